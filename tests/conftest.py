@@ -16,7 +16,7 @@ from holdfast.store.database import open_database, upgrade
 from holdfast.store.journal import Journal
 from local_slurm import NotPossible, SlurmCluster, start_cluster
 from sqlalchemy import Engine, event
-from support import fork_server
+from support import cloud_servers, fork_server
 from support.durations import Durations
 from support.fakes import FixedClock
 from support.hang_guard import LastResort
@@ -142,6 +142,36 @@ def one_s3() -> Iterator[fake_s3.FakeS3]:
     """An S3 server of this test process."""
     with fake_s3.in_thread() as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def one_azurite() -> Iterator[str]:
+    """Microsoft's emulator of Azure Blob Storage for this test process."""
+    try:
+        with cloud_servers.azurite() as endpoint:
+            yield endpoint
+    except cloud_servers.NotInstalled as reason:
+        skip_or_fail(str(reason))
+
+
+@pytest.fixture
+def google(one_s3: fake_s3.FakeS3) -> cloud_servers.CloudServer:
+    """An empty server with the protocol of Google Cloud Storage."""
+    one_s3.renew()
+    return cloud_servers.fake_google(one_s3)
+
+
+@pytest.fixture
+def azure(one_s3: fake_s3.FakeS3) -> cloud_servers.CloudServer:
+    """An empty server with the protocol of Azure Blob Storage."""
+    one_s3.renew()
+    return cloud_servers.fake_azure(one_s3)
+
+
+@pytest.fixture
+def azurite(one_azurite: str) -> cloud_servers.CloudServer:
+    """Microsoft's emulator; tests use prefixes of their own."""
+    return cloud_servers.CloudServer("az", cloud_servers.azure_variables(one_azurite))
 
 
 @pytest.fixture

@@ -71,6 +71,7 @@ THIN = {  # Module with fewer than `LEAST_LINES` lines: its reason.
     "holdfast_worker/node/hosted_reserve.py": "entry point",
     "holdfast_worker/optional_imports.py": "the only access to optional packages",
     "holdfast_worker/parent_process.py": "calls of the operating system",
+    "holdfast_worker/storage/transfers.py": "the two requests that all object stores share",
 }
 SAME_NAME = {"HoldfastCallback": "Hugging Face and Lightning each call such a class a callback"}
 """Public class names that occur twice, with the reason."""

@@ -74,6 +74,13 @@ IMPORTERS = {  # Package: the files that may import it, and the remedy elsewhere
         ),
         "use the worker's stores, the service's checkpoint stores, or its EC2 price list",
     ),
+    "obstore": (
+        (
+            f"{WORKER}storage/",
+            f"{SERVICE}storage/cloud.py",
+        ),
+        "use the worker's stores, or the service's checkpoint stores",
+    ),
     "apprise": (
         (f"{SERVICE}notifications/chat.py",),
         "it connects to any URL; list its permitted services in notifications",

@@ -42,6 +42,8 @@ from checkpoint.statistics import (
 from checkpoint.table import table, verdicts
 
 MEASUREMENTS = ("table", "link", "ranks", "comparison", "steps", "gpu")
+STORES = ("s3", "gs", "az")
+"""URL schemes of stores. Holdfast is compared with itself at each of them, the peers only at S3."""
 OUT = ROOT / "build" / "bench-checkpoint"
 IN_TRAINING = ("ours", "plain-thread", "s3fs-cached", "s3torch", "s3torch-best")
 TYPICAL_STALL_S = {"tiny": 0.02, "0.5": 0.1, "2": 0.33}
@@ -57,10 +59,12 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--saves", type=int, default=3, help="per trial, after the first one")
     parser.add_argument("--only", nargs="+", choices=BY_NAME, default=list(BY_NAME))
+    parser.add_argument("--store", nargs="+", choices=STORES, default=["s3"])
     arguments = parser.parse_args()
     courses = ("gpu",) if arguments.gpu else arguments.courses
-    chosen = [c for c in ALL if c.name in arguments.only]
-    environment.make_peers()
+    chosen = [c for c in ALL if c.name in arguments.only and c.store in arguments.store]
+    if any(candidate.is_peer for candidate in chosen) or "ranks" in courses:
+        environment.make_peers()
     OUT.mkdir(parents=True, exist_ok=True)
     plotted: dict[str, Figures] = {}
     _print_heading("the machine")

@@ -24,12 +24,16 @@ class Candidate:
     is_ceiling: bool = False
     restores: bool = True
     """Whether its restore differs from that of other candidates."""
+    store: str = "s3"
+    """URL scheme of its store; all are protocols of the same server."""
 
 
 ALL: Final = (
     Candidate("bare", "ceiling: memcpy, raw sockets", is_peer=False, is_ceiling=True),
     Candidate("bare-2", "ceiling: memcpy on two threads", is_peer=False, is_ceiling=True),
     Candidate("ours", "Holdfast", is_peer=False, kept=2),
+    Candidate("ours-gs", "Holdfast, gs://", is_peer=False, kept=2, store="gs"),
+    Candidate("ours-az", "Holdfast, az://", is_peer=False, kept=2, store="az"),
     Candidate("plain", "torch.save + boto3", is_peer=False, object_mib=8),
     Candidate(
         "plain-thread",

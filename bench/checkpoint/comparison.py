@@ -41,7 +41,7 @@ def measure(size: str, saves: int, *, is_compared: bool) -> dict[str, Any]:
     began_s = time.monotonic()
     check_consistency(tracked, ranks)
     track_s = time.monotonic() - began_s
-    repository = CheckpointRepository(open_store(URL, "job"))
+    repository = CheckpointRepository(open_store(URL, "job", os.environ))
     if ranks.rank == 0:
         repository.tokens.claim(1, "0" * 8, time.monotonic() + 60)
     placement = WriterIdentity(ranks.rank, ranks.world_size, 1, "0" * 8)

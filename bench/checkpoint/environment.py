@@ -10,6 +10,9 @@ import venv
 from pathlib import Path
 from typing import Any
 
+from fake_s3 import FakeS3
+from support.cloud_servers import azure_variables, google_variables
+
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
 PEERS = ROOT / "build" / "bench-checkpoint-venv"
@@ -46,14 +49,19 @@ def start(
     """Start a module of this package in a separate process."""
     python = PEERS / "bin" / "python" if is_peer else sys.executable
     command = [f"{python}", "-m", f"checkpoint.{module}", json.dumps(arguments)]
+    server = FakeS3(port)
     environment = {
         **os.environ,
-        "PYTHONPATH": os.pathsep.join([f"{ROOT / 'bench'}", f"{ROOT / 'tests'}"]),
+        "PYTHONPATH": os.pathsep.join(
+            [f"{ROOT / 'bench'}", f"{ROOT / 'tests'}", os.environ.get("PYTHONPATH", "")]
+        ),
         "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
         "AWS_ACCESS_KEY_ID": "any",
         "AWS_SECRET_ACCESS_KEY": "any",
         "AWS_DEFAULT_REGION": "us-east-1",
         "AWS_EC2_METADATA_DISABLED": "true",
+        **google_variables(server.google),
+        **azure_variables(server.azure),
         **extra,
     }
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Mapping
@@ -49,7 +50,7 @@ class Holdfast:
         self._buffer = StagingBuffer()
         self._barrier = OptimizerBarrier()
         self._snapshot: Snapshot | None = None
-        self._repository = CheckpointRepository(open_store(url, "job"))
+        self._repository = CheckpointRepository(open_store(url, "job", os.environ))
         self._repository.tokens.claim(1, NONCE, time.monotonic() + 60)
         self._placement = WriterIdentity(0, 1, 1, NONCE)
         self._listener = CheckpointListener()

@@ -62,7 +62,7 @@ def save_with_holdfast(size: str, saves: int) -> dict[str, Any]:
     model, optimizer = trained(size)
     tracked, buffer = TrackedState({"model": model, "optimizer": optimizer}), StagingBuffer()
     planner = SavePlanner(tracked, ranks)
-    repository = CheckpointRepository(open_store(URL, "job"))
+    repository = CheckpointRepository(open_store(URL, "job", os.environ))
     if ranks.rank == 0:
         repository.tokens.claim(1, "0" * 8, time.monotonic() + 60)
     writer_ = AsyncWriter(

@@ -76,10 +76,10 @@ def open_candidate(
             from checkpoint.hardware_limits import HardwareLimit
 
             return HardwareLimit(state, port, BUCKET, threads=2 if more else 1)
-        case ["ours"]:
+        case ["ours", *more]:
             from checkpoint.holdfast_candidate import Holdfast
 
-            return Holdfast(state.objects(), url, pace_s)
+            return Holdfast(state.objects(), url.replace("s3", *more) if more else url, pace_s)
         case ["plain", *more]:
             from checkpoint.torch_save import TorchSave
 

@@ -12,6 +12,8 @@ from holdfast.clock import SystemClock
 from holdfast.errors import CheckpointStoreRefused, CheckpointStoreUnreachable
 from holdfast.ports import CheckpointBucket
 from holdfast.storage import CheckpointBuckets
+from holdfast_worker.storage.cloud import open_cloud_store
+from support.cloud_servers import FAKE_CLOUDS, CloudServer
 from support.events import DAWN
 from support.fakes import FixedClock
 from support.memory_store import MemoryBucket, MemoryObjects
@@ -36,6 +38,12 @@ def s3_bucket(s3: FakeS3, prefix: str = "/runs/deep") -> CheckpointBucket:
     return CheckpointBuckets(SystemClock()).open(f"s3://{BUCKET}{prefix}", "job-1", envs)
 
 
+def cloud_bucket(server: CloudServer, prefix: str = "/runs/deep") -> CheckpointBucket:
+    """A checkpoint store at another cloud, located by the variables of its job."""
+    store = f"{server.scheme}://{BUCKET}{prefix}"
+    return CheckpointBuckets(SystemClock()).open(store, "job-1", server.variables)
+
+
 def directory_bucket(folder: Path) -> CheckpointBucket:
     return CheckpointBuckets(SystemClock()).open(f"file://{folder}", "job-1", {})
 
@@ -51,6 +59,10 @@ def write(root: Path, key: str, data: bytes) -> None:
         "folder",
         "bucket",
         pytest.param("bucket without a prefix", marks=pytest.mark.full),
+        "gs",
+        "az",
+        pytest.param("az without a prefix", marks=pytest.mark.full),
+        pytest.param("azurite", marks=pytest.mark.full),
     ]
 )
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[CheckpointBucket, Put]:
@@ -61,11 +73,17 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[CheckpointBuc
     if request.param == "folder":
         root = tmp_path / "a store" / "job-1"
         return directory_bucket(tmp_path / "a%20store"), lambda key, data: write(root, key, data)
+    if request.param == "azurite":
+        azurite: CloudServer = request.getfixturevalue("azurite")
+        own = open_cloud_store(f"az://{BUCKET}/{tmp_path.name}", "job-1", azurite.variables)
+        return cloud_bucket(azurite, f"/{tmp_path.name}"), own.put
     s3: FakeS3 = request.getfixturevalue("s3")
     prefix = "" if "without" in request.param else "/runs/deep"
     full = f"{prefix}/job-1".removeprefix("/")
     s3.write(BUCKET, f"{full}0/commits/of-another-job", b"")
     put = lambda key, data: s3.write(BUCKET, f"{full}/{key}", data)  # noqa: E731
+    if cloud := FAKE_CLOUDS.get(request.param[:2]):
+        return cloud_bucket(cloud(s3), prefix), put
     return s3_bucket(s3, prefix), put
 
 

@@ -24,6 +24,7 @@ from holdfast_worker.telemetry.service_client import ServiceClient
 from holdfast_worker.telemetry.spool import Spool, read_spool, spool_file
 from holdfast_worker.telemetry.store_relay import StoreRelay
 from sqlalchemy import Engine
+from support.cloud_servers import FAKE_CLOUDS
 from support.events import launched, ready, submitted
 from support.live_service import free_port
 from worker.support.report_server import ReportServer
@@ -38,7 +39,7 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(params=["folder", "bucket"])
+@pytest.fixture(params=["folder", "bucket", "gs", "az"])
 def store(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[str]:
@@ -47,6 +48,11 @@ def store(
         yield f"file://{tmp_path / 'store'}"
         return
     with fake_s3.in_thread() as s3:
+        if cloud := FAKE_CLOUDS.get(request.param):
+            server = cloud(s3)
+            server.open(monkeypatch)
+            yield server.runs
+            return
         for name, value in credentials(s3.endpoint).items():
             monkeypatch.setenv(name, value)
         for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
@@ -97,7 +103,9 @@ def steps(spool: Spool, numbers: range) -> None:
 
 
 def new_sender(relayed: RelayedJob, spool: Path, port: int) -> ReportSender:
-    relay = StoreRelay(partial(open_store, relayed.store, JOB), spool, 1, quiet_s=0.3, pause_s=0.1)
+    relay = StoreRelay(
+        partial(open_store, relayed.store, JOB, os.environ), spool, 1, quiet_s=0.3, pause_s=0.1
+    )
     client = ServiceClient(f"http://127.0.0.1:{port}", JOB, "secret")
     return ReportSender(client, spool, 1, relay=relay)
 
@@ -127,7 +135,7 @@ def test_relay_delivers_all_reports_without_the_service(
     sender.close(within_s=10)
     import_until(relayed, lambda: relayed.event_kinds() == ["TrainingStarted", "WorkerLeft"])
 
-    left = open_store(store, JOB).list("inbox/")
+    left = open_store(store, JOB, os.environ).list("inbox/")
     assert left == []
     assert relayed.journal.marks(JOB) == {1: 10}
 
@@ -143,7 +151,7 @@ def test_returning_service_receives_all_reports_once(
     sender.start()
     import_until(relayed, lambda: relayed.steps() == [*range(5)])
     steps(spool, range(5, 10))
-    wait_until(lambda: bool(open_store(store, JOB).list("inbox/")))
+    wait_until(lambda: bool(open_store(store, JOB, os.environ).list("inbox/")))
     service.received[1] = [*range(1, 6)]
 
     with service.opened(port):
@@ -156,7 +164,7 @@ def test_returning_service_receives_all_reports_once(
         relayed.journal.ingest(JOB, 1, reports[10:])
         sender.close()
     relayed.importer = relayed.new_importer()
-    import_until(relayed, lambda: open_store(store, JOB).list("inbox/") == [])
+    import_until(relayed, lambda: open_store(store, JOB, os.environ).list("inbox/") == [])
 
     assert relayed.steps() == [*range(12)]
     assert service.received == {1: [*range(1, 13)]}

@@ -351,7 +351,9 @@ def test_a_store_that_cannot_be_written_is_not_measured(tmp_path: Path) -> None:
     assert "not measured" in store.told
 
 
-@pytest.mark.parametrize("store", ["bucket/prefix", "gs://bucket/x", "s3://", "file://x", ""])
+@pytest.mark.parametrize(
+    "store", ["bucket/prefix", "gs://", "r2://bucket/x", "s3://", "file://x", ""]
+)
 def test_invalid_store_is_reported(store: str) -> None:
     finding = check_store(store)
 

@@ -9,8 +9,10 @@ from pathlib import Path
 import fake_s3
 import pytest
 from holdfast.doctor import Grade, check_store
+from holdfast.doctor.performance import measure_performance
 from holdfast.doctor.stores import check_folder
 from holdfast_worker.protocol.policies import ConsistencyGuarantee
+from support.cloud_servers import CLOUD_SERVERS, CloudServer
 from worker.support.s3_servers import BUCKET, credentials, moto, rclone
 
 
@@ -116,3 +118,90 @@ def test_missing_keys_and_unreachable_endpoint_are_reported(
     assert without_keys.grade is anonymous.grade is Grade.MISSING
     assert "credentials" in without_keys.told
     assert "http://127.0.0.1:9" in anonymous.told
+
+
+def _server(
+    kind: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> CloudServer:
+    server: CloudServer = request.getfixturevalue(kind)
+    server.open(monkeypatch)
+    return server
+
+
+@pytest.mark.parametrize("kind", CLOUD_SERVERS)
+def test_complete_store_of_another_cloud_is_ok(
+    kind: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = _server(kind, request, monkeypatch)
+
+    finding = check_store(f"{server.scheme}://{BUCKET}/doctor/")
+    left = server.open(monkeypatch, "", "doctor").list("")
+
+    assert finding.grade is Grade.OK
+    assert finding.told == (
+        f"{server.scheme}://{BUCKET}/doctor: written, written conditionally, read and deleted; it {ConsistencyGuarantee.CONDITIONAL.description}"
+    )
+    assert left == []
+
+
+@pytest.mark.parametrize("kind", ["google", "azure"])
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"conditional": False}, "conditional writes are not supported"),
+        ({"matching": False}, "but If-Match is not supported"),
+    ],
+)
+def test_weaker_store_of_another_cloud_is_reported(
+    one_s3: fake_s3.FakeS3,
+    kind: str,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+    settings: dict[str, bool],
+    message: str,
+) -> None:
+    server = _server(kind, request, monkeypatch)
+    one_s3.set(**settings)
+
+    finding = check_store(server.runs)
+
+    assert finding.grade is Grade.WARNING
+    assert message in finding.told
+    assert one_s3.keys(BUCKET) == []
+
+
+@pytest.mark.parametrize("kind", ["google", "azure"])
+def test_refusal_of_another_cloud_names_its_variables(
+    one_s3: fake_s3.FakeS3,
+    kind: str,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    server = _server(kind, request, monkeypatch)
+    one_s3.fault("error", code="AccessDenied")
+
+    finding = check_store(server.runs)
+
+    assert finding.grade is Grade.MISSING
+    assert finding.told.startswith(f"{server.scheme}://{BUCKET}: A")
+    assert "grant the credentials the role Storage" in finding.told
+    assert ("GOOGLE_" if kind == "google" else "AZURE_STORAGE_ACCOUNT_NAME") in finding.todo
+
+
+def test_unknown_account_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_NAME", raising=False)
+
+    finding = check_store("az://bucket/runs")
+
+    assert finding.grade is Grade.MISSING
+    assert "the storage account is unknown; set AZURE_STORAGE_ACCOUNT_NAME" in finding.told
+
+
+def test_speed_of_another_cloud_is_measured(
+    google: CloudServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    google.open(monkeypatch)
+
+    findings = list(measure_performance(tmp_path, google.runs, 0, 1 << 20))
+
+    assert any(f.told.startswith(f"{google.runs}: ") and "MB/s" in f.told for f in findings)

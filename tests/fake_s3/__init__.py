@@ -10,6 +10,7 @@ pace         the network link: latency, and bandwidth as token buckets
 state        all state of a server: settings, buckets, uploads, faults, link, counters
 server       sockets and threads
 exchange     one request and its reply, with the faults that apply to them
+clouds       the protocols of Google and Azure, for the same objects and faults
 operations   the function of each operation: objects, lists, multipart
 control      commands as JSON under /_stand/
 throughput   its throughput, compared with plain socket loops: python -m fake_s3.throughput

@@ -28,6 +28,8 @@ class StoredObject:
     """By header."""
     headers: Mapping[str, str] = field(default_factory=dict)
     """Content type and the client's own metadata."""
+    generation: int = 0
+    """Different for every write, as of Google and Azure."""
     modified_s: int = 0
     listed_from_s: float = 0.0
     """Time of the monotonic clock before which listings omit the object."""
@@ -39,12 +41,16 @@ class Condition:
 
     if_match: str = ""
     if_none_match: str = ""
+    if_generation: str = ""
+    """Of Google: the generation that is replaced; 0 for a new object."""
 
     @classmethod
     def of(cls, headers: Mapping[str, str]) -> Condition:
         """The condition in the headers of a request."""
         return cls(
-            if_match=headers.get("if-match", ""), if_none_match=headers.get("if-none-match", "")
+            if_match=headers.get("if-match", ""),
+            if_none_match=headers.get("if-none-match", ""),
+            if_generation=headers.get("x-goog-if-generation-match", ""),
         )
 
     def check_write(self, item: StoredObject | None) -> None:
@@ -61,6 +67,9 @@ class Condition:
             raise Refusal("NoSuchKey")
         if self.if_match and item and not _names(self.if_match, item.etag):
             raise Refusal("PreconditionFailed", f"The ETag is {item.etag}.")
+        generation = str(item.generation) if item else "0"
+        if self.if_generation and self.if_generation != generation:
+            raise Refusal("PreconditionFailed", f"The generation is {generation}.")
 
     def check_read(self, item: StoredObject) -> None:
         """Return if a read of `item` is allowed.
@@ -182,6 +191,11 @@ class BucketStore:
         if item is None:
             raise Refusal("NoSuchKey")
         return item
+
+    def has(self, bucket: str, key: str) -> bool:
+        """Whether an object exists."""
+        with self._lock:
+            return bucket in self._buckets and key in self._buckets[bucket].items
 
     def remove(self, bucket: str, key: str, condition: Condition = NO_CONDITION) -> None:
         """Delete the object under a key."""

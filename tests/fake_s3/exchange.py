@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
+from fake_s3.clouds import refuse
 from fake_s3.counters import InFlightRequest
 from fake_s3.errors import Refusal
 from fake_s3.faults import ArmedFault, TriggeredFaults, flip_bit, flipped
 from fake_s3.memory import Blob, Body, within
 from fake_s3.operations import execute
-from fake_s3.reply import Reply, error_reply, http_date
+from fake_s3.reply import Reply, http_date
 from fake_s3.request import Request
 from fake_s3.state import ServerState
 from fake_s3.wire import Chunked, ConnectionClosed, Plain, Source, Wire
@@ -111,7 +112,7 @@ class Exchange:
         try:
             return self._execute()
         except Refusal as refusal:
-            return error_reply(refusal, self._request.key)
+            return refuse(self._request, refusal)
 
     def _execute(self) -> Reply:
         request, settings = self._request, self._state.settings

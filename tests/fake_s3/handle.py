@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlencode
 
+from fake_s3.clouds import AZURE, GOOGLE
 from fake_s3.counters import Counts, Entry
 from fake_s3.faults import Fault, Kind
 from fake_s3.pace import Link
@@ -38,6 +39,16 @@ class FakeS3:
     def endpoint(self) -> str:
         """URL of the server. Buckets exist on first use, in the path; any credentials are valid."""
         return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def google(self) -> str:
+        """URL of the same server and its objects in the protocol of Google Cloud Storage."""
+        return f"{self.endpoint}/{GOOGLE}"
+
+    @property
+    def azure(self) -> str:
+        """URL of the same server and its objects in the protocol of Azure Blob Storage."""
+        return f"{self.endpoint}/{AZURE}"
 
     # Faults
 

@@ -7,6 +7,7 @@ import binascii
 from xml.etree import ElementTree as ET
 
 from fake_s3.buckets import StoredObject
+from fake_s3.clouds import AZURE, azure_batch, azure_page
 from fake_s3.errors import Refusal
 from fake_s3.memory import Blob
 from fake_s3.reply import Reply, child_text, encode_key, iso_date, node, number, parse_xml, xml
@@ -47,6 +48,8 @@ def list_objects(state: ServerState, request: Request, _: Blob) -> Reply:
     after = _start_key(token) if token else params.get("start-after", "")
     limit = min(number(params.get("max-keys", "1000")), state.settings.page_keys)
     page = state.objects.page(request.bucket, prefix, delimiter, after, limit)
+    if request.dialect == AZURE:
+        return azure_page(request, page, _token(page.resume_after) if page.resume_after else "")
     answer = node(
         "ListBucketResult",
         node("Name", request.bucket),
@@ -67,6 +70,8 @@ def list_objects(state: ServerState, request: Request, _: Blob) -> Reply:
 
 
 def delete_objects(state: ServerState, request: Request, blob: Blob) -> Reply:
+    if request.dialect == AZURE:
+        return azure_batch(state, request, blob)
     root = parse_xml(blob.joined())
     answer = node("DeleteResult")
     for row in root.iter("Object"):

@@ -10,6 +10,7 @@ from typing import Final
 from urllib.parse import unquote
 
 from fake_s3.buckets import NO_CONDITION, Condition, StoredObject
+from fake_s3.clouds import AZURE, versioned
 from fake_s3.digests import PREFIX, etag, verified
 from fake_s3.errors import Refusal
 from fake_s3.memory import Blob
@@ -24,8 +25,9 @@ RANGE: Final = re.compile(r"bytes=(\d*)-(\d*)")
 
 def put_object(state: ServerState, request: Request, blob: Blob) -> Reply:
     tag, checksums = digests(state, blob, request.headers)
-    store(state, request, blob, tag, checksums, kept(request.headers))
-    return Reply(200, {"ETag": tag, **_checked(checksums)})
+    item = store(state, request, blob, tag, checksums, kept(request.headers))
+    headers = versioned(request, item, {"ETag": tag, **_checked(checksums)})
+    return Reply(201 if request.dialect == AZURE else 200, headers)
 
 
 def copy_object(state: ServerState, request: Request, _: Blob) -> Reply:
@@ -52,6 +54,7 @@ def get_object(state: ServerState, request: Request, _: Blob) -> Reply:
         "content-type": "binary/octet-stream",
         **item.headers,
     }
+    headers = versioned(request, item, headers)
     if span:
         headers["Content-Range"] = f"bytes {start}-{end - 1}/{len(item.blob)}"
     elif request.headers.get(f"{PREFIX}mode", "").upper() == "ENABLED":
@@ -63,6 +66,8 @@ def get_object(state: ServerState, request: Request, _: Blob) -> Reply:
 
 
 def delete_object(state: ServerState, request: Request, _: Blob) -> Reply:
+    if request.dialect and not state.objects.has(request.bucket, request.key):
+        raise Refusal("NoSuchKey")
     state.objects.remove(request.bucket, request.key, condition(state, request))
     return Reply(204)
 
@@ -72,7 +77,10 @@ def condition(state: ServerState, request: Request) -> Condition:
     if not state.settings.conditional:
         return NO_CONDITION
     asked = Condition.of(request.headers)
-    return asked if state.settings.matching else replace(asked, if_match="")
+    if state.settings.matching:
+        return asked
+    is_new = asked.if_generation == "0"
+    return replace(asked, if_match="", if_generation="0" if is_new else "")
 
 
 def digests(
@@ -90,7 +98,7 @@ def digests(
     return etag(views, checksums, is_md5=state.settings.md5), checksums
 
 
-def store(state: ServerState, request: Request, blob: Blob, tag: str, checksums: Mapping[str, str], headers: Mapping[str, str]) -> None:  # fmt: skip
+def store(state: ServerState, request: Request, blob: Blob, tag: str, checksums: Mapping[str, str], headers: Mapping[str, str]) -> StoredObject:  # fmt: skip
     """Store the object under the key of the request if its condition holds."""
     item = StoredObject(
         key=request.key,
@@ -98,10 +106,12 @@ def store(state: ServerState, request: Request, blob: Blob, tag: str, checksums:
         etag=tag,
         checksums=checksums,
         headers=headers,
+        generation=state.serial(),
         modified_s=state.now_s(),
         listed_from_s=time.monotonic() + request.unlisted_s if request.unlisted_s else 0.0,
     )
     state.objects.put(request.bucket, item, condition(state, request))
+    return item
 
 
 def kept(headers: Mapping[str, str]) -> dict[str, str]:

@@ -42,6 +42,8 @@ class Request:
     """By lower-case name. Trailers are added after the body was received."""
     is_last: bool = False
     """Whether the client requests to close the connection."""
+    dialect: str = ""
+    """The protocol of another cloud (see `clouds`); empty for S3."""
 
     unlisted_s: float = 0.0
     """Time for which listings omit the written key; set by a fault."""

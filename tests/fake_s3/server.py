@@ -8,6 +8,7 @@ import struct
 import threading
 from typing import Final
 
+from fake_s3.clouds import translate
 from fake_s3.control import control
 from fake_s3.exchange import Exchange, Reset
 from fake_s3.faults import TriggeredFaults
@@ -90,6 +91,7 @@ class Server:
             body = exchange.receive(is_wanted=True).joined()
             exchange.send(control(self.state, request, body))
             return not exchange.is_last
+        translate(request)
         if not wire.has_requests:
             wire.has_requests = True
             self.state.counters.count_connection()

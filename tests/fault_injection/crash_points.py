@@ -65,14 +65,16 @@ def _save_operation(
     )
 
 
-PUT: Final = ("storage.directory:DirectoryStore.put", "storage.s3:S3Store.put")
-PUT_IF_ABSENT: Final = (
-    "storage.directory:DirectoryStore.put_if_absent",
-    "storage.s3:S3Store.put_if_absent",
+STORES: Final = (
+    "storage.directory:DirectoryStore",
+    "storage.s3:S3Store",
+    "storage.cloud:CloudStore",
 )
-SWAP: Final = ("storage.directory:DirectoryStore.swap", "storage.s3:S3Store.swap")
-LIST: Final = ("storage.directory:DirectoryStore.list", "storage.s3:S3Store.list")
-DELETE: Final = ("storage.directory:DirectoryStore.delete", "storage.s3:S3Store.delete")
+PUT: Final = tuple(f"{store}.put" for store in STORES)
+PUT_IF_ABSENT: Final = tuple(f"{store}.put_if_absent" for store in STORES)
+SWAP: Final = tuple(f"{store}.swap" for store in STORES)
+LIST: Final = tuple(f"{store}.list" for store in STORES)
+DELETE: Final = tuple(f"{store}.delete" for store in STORES)
 
 OPERATIONS: Final[Mapping[str, RankOperation]] = {
     "meet": RankOperation(("distributed.process_group:ProcessGroup.join",), 12),

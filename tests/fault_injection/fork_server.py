@@ -32,6 +32,7 @@ TESTS: Final = Path(__file__).parents[1]
 PRELOADED: Final = (
     "holdfast_worker.node.rank_entrypoint",
     "holdfast_worker.run",
+    "holdfast_worker.storage.cloud",
     "holdfast_worker.storage.s3",
     "torch._dynamo",
     "torch.distributed.fsdp",
@@ -94,7 +95,8 @@ class ForkServer:
 @contextmanager
 def opened() -> Iterator[ForkServer]:
     """Start a fork server, which ends together with its forks when the test process ends."""
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(TESTS)}
+    paths = filter(None, (str(TESTS), os.environ.get("PYTHONPATH")))
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)}
     with subprocess.Popen(
         [sys.executable, "-m", "fault_injection.fork_server"],
         stdin=subprocess.PIPE,

@@ -17,6 +17,7 @@ from fault_injection.fault_schedule import AttemptPlan
 from fault_injection.fork_server import ForkServer, RankSpec
 from holdfast_worker.checkpoint.repository import CheckpointRepository
 from holdfast_worker.protocol.reports import Report, ReportKind
+from support.cloud_servers import FAKE_CLOUDS
 from support.live_service import free_port
 from worker.support.run_driver import RunDriver
 from worker.support.s3_servers import BUCKET, credentials
@@ -59,13 +60,17 @@ class Job(RunDriver):
     kind: str = "ddp"
     s3: FakeS3 | None = None
     """The S3 server with its store; None: a directory."""
+    protocol: str = "s3"
+    """URL scheme of the store on the server: that of S3 or of another cloud."""
     results: list[AttemptResult] = field(default_factory=list)
 
     def environment(self) -> dict[str, str]:
         """The environment that a launcher sets for the current attempt."""
         store: dict[str, str] = {}
         if self.s3:
-            store = {**credentials(self.s3.endpoint), "HOLDFAST_STORE": f"s3://{BUCKET}/runs"}
+            cloud = FAKE_CLOUDS.get(self.protocol)
+            known = cloud(self.s3).variables if cloud else credentials(self.s3.endpoint)
+            store = {**known, "HOLDFAST_STORE": f"{self.protocol}://{BUCKET}/runs"}
         settings = {"HOLDFAST_KEEP": str(KEPT), "LOGBOOK_DIR": str(self.path / "logbooks")}
         return {**super().environment(), **store, **settings}
 

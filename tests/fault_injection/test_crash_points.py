@@ -27,6 +27,8 @@ from support.repetitions import FAULT_SEEDS, repeat_count
 
 SEEDS = max(1, FAULT_SEEDS // 8)
 EVERY_LINE = "STORM_EVERY_LINE" in os.environ
+PROTOCOLS = ("s3", "gs", "az")
+"""The protocols of object stores, by URL scheme."""
 REQUESTS = ("send: put", "upload: put", "commit: put if absent", "point: swap", "prune: delete")
 """Requests that change the store."""
 
@@ -65,12 +67,14 @@ def run_schedule(
     forks: ForkServer,
     s3: FakeS3,
     uninterrupted_run: UninterruptedRun,
+    protocol: str = "s3",
 ) -> list[str]:
     """Run a job to its end; return the crash points that were reached."""
     print(schedule)
     s3.renew()
     path.mkdir()
-    job = Job(path, kind=schedule.kind, s3=s3 if schedule.on_s3 else None)
+    server = s3 if schedule.on_s3 else None
+    job = Job(path, kind=schedule.kind, s3=server, protocol=protocol)
     state = StoreState(job.repository(), [], {})
     attempts: list[AttemptPlan] = []
 
@@ -91,19 +95,20 @@ def run_schedule(
 def test_run_survives_random_crashes(
     tmp_path: Path, forks: ForkServer, s3: FakeS3, uninterrupted_run: UninterruptedRun, seed: int
 ) -> None:
-    schedule = draw(seed)
+    schedule, protocol = draw(seed), PROTOCOLS[seed % len(PROTOCOLS)]
+    print(protocol)
 
-    reached = run_schedule(schedule, tmp_path / "job", forks, s3, uninterrupted_run)
+    reached = run_schedule(schedule, tmp_path / "job", forks, s3, uninterrupted_run, protocol)
     reached = reached or run_schedule(
-        schedule.at_first_runs(), tmp_path / "again", forks, s3, uninterrupted_run
+        schedule.at_first_runs(), tmp_path / "again", forks, s3, uninterrupted_run, protocol
     )
 
     assert reached, "nothing is there any more of what was to be disturbed"
 
 
 @pytest.mark.parametrize(
-    "on_s3",
-    [pytest.param(False, id="directory"), pytest.param(True, id="S3", marks=pytest.mark.full)],
+    "protocol",
+    ["file", *(pytest.param(name, marks=pytest.mark.full) for name in PROTOCOLS)],
 )
 @pytest.mark.parametrize("operation", REQUESTS)
 def test_kill_at_any_line_of_a_store_request_is_survived(
@@ -112,17 +117,20 @@ def test_kill_at_any_line_of_a_store_request_is_survived(
     s3: FakeS3,
     uninterrupted_run: UninterruptedRun,
     operation: str,
-    on_s3: bool,
+    protocol: str,
 ) -> None:
     reached: list[str] = []
+    on_s3 = protocol != "file"
 
     for line in range(1, OPERATIONS[operation].lines + 1, 1 if EVERY_LINE else repeat_count(30, 6)):
         point = CrashPoint(operation, 2, line, FaultAction.KILL)
         schedule = FaultSchedule("ddp", on_s3, (AttemptPlan(1, ((0, point),)),), AttemptPlan(1))
-        reached += run_schedule(schedule, tmp_path / f"{line}", forks, s3, uninterrupted_run)
+        reached += run_schedule(
+            schedule, tmp_path / f"{line}", forks, s3, uninterrupted_run, protocol
+        )
     # On a busy machine a run may make too few saves to remove an old checkpoint.
     reached = reached or run_schedule(
-        schedule.at_first_runs(), tmp_path / "again", forks, s3, uninterrupted_run
+        schedule.at_first_runs(), tmp_path / "again", forks, s3, uninterrupted_run, protocol
     )
 
     assert reached

@@ -185,6 +185,27 @@ CHECKPOINT_MISTAKES: Final = (
         new="            except FileExistsError:\n                draft.replace(self._root / key)\n                draft.touch()\n",
         tests=("tests/worker/storage/test_stores.py",),
     ),
+    Mistake(
+        name="cloud-store-overwrites-commit",
+        file=f"{W}storage/cloud.py",
+        old='return self._put_if(key, data, "create")',
+        new='return self._put_if(key, data, "overwrite")',
+        tests=("tests/worker/storage/test_cloud_stores.py",),
+    ),
+    Mistake(
+        name="cloud-store-replaces-an-unread-pointer",
+        file=f"{W}storage/cloud.py",
+        old="return self._put_if(key, new, version)",
+        new='return self._put_if(key, new, "overwrite")',
+        tests=("tests/worker/storage/test_cloud_stores.py",),
+    ),
+    Mistake(
+        name="signature-in-an-error-of-a-store",
+        file=f"{W}protocol/object_stores.py",
+        old='first = _QUERY.sub("", head.partition("\\n")[0].partition(": <")[0])',
+        new='first = head.partition("\\n")[0].partition(": <")[0]',
+        tests=("tests/worker/storage/test_cloud_stores.py",),
+    ),
 )
 
 MEMORY: Final = f"{CHECKPOINT}test_memory_snapshots.py"

@@ -331,3 +331,18 @@ def test_node_local_store_gets_a_note(store: str, mounts: dict[str, Any], noted:
     result = rendered(file_mounts=mounts, holdfast={"checkpoint": {"store": store}}).notes
 
     assert bool([note for note in result if "is lost with it" in note]) is noted
+
+
+@pytest.mark.parametrize(
+    ("variables", "noted"),
+    [
+        ({}, True),
+        ({"envs": {"AZURE_STORAGE_ACCOUNT_NAME": "acme"}}, False),
+        ({"secrets": {"AZURE_STORAGE_CONNECTION_STRING": "AccountName=acme"}}, False),
+        ({"envs": {"AZURE_STORAGE_SAS_TOKEN": "sig=x"}}, True),
+    ],
+)
+def test_store_of_an_unknown_account_gets_a_note(variables: dict[str, Any], noted: bool) -> None:
+    result = rendered(holdfast={"checkpoint": {"store": "az://b/p"}}, **variables).notes
+
+    assert any("set AZURE_STORAGE_ACCOUNT_NAME in envs" in note for note in result) is noted

@@ -81,4 +81,4 @@ def test_client_and_service_exclude_heavy_dependencies() -> None:
     service = reachable("service", "postgres")
 
     assert not client & {"sqlalchemy", "fastapi", "uvicorn", "torch", "numpy", "boto3", "psutil"}
-    assert not service & {"torch", "obstore", "safetensors"}
+    assert not service & {"torch", "safetensors"}

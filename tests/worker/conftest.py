@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 from fake_s3 import FakeS3
 from holdfast_worker.storage.base import Store
+from support.cloud_servers import FAKE_CLOUDS
 
 from worker.support.report_server import ReportServer
 from worker.support.run_driver import DDP_SCRIPT, TOTAL, RunDriver, end_all, free_port
@@ -35,8 +36,10 @@ def s3(one_s3: FakeS3) -> FakeS3:
 
 
 @pytest.fixture
-def bucket(s3: FakeS3, monkeypatch: pytest.MonkeyPatch) -> Store:
-    """The store of a job in the fake S3."""
+def bucket(request: pytest.FixtureRequest, s3: FakeS3, monkeypatch: pytest.MonkeyPatch) -> Store:
+    """The store of a job in the fake S3; in the protocol of another cloud as an indirect parameter."""
+    if cloud := FAKE_CLOUDS.get(getattr(request, "param", "s3")):
+        return cloud(s3).open(monkeypatch)
     return open_bucket(s3.endpoint, monkeypatch)
 
 

@@ -12,7 +12,7 @@ from holdfast_worker.checkpoint.fencing import FencedOut
 from holdfast_worker.checkpoint.memory_snapshots import MemorySnapshots, SnapshotRing
 from holdfast_worker.checkpoint.repository import CheckpointRepository
 from holdfast_worker.checkpoint.restore import ParentJob
-from holdfast_worker.config import STANDALONE_JOB, Config
+from holdfast_worker.config import STANDALONE_JOB, Config, environment
 from holdfast_worker.console import log_info
 from holdfast_worker.distributed.process_group import ProcessGroup
 from holdfast_worker.node_memory.wire import HolderAddress
@@ -65,7 +65,7 @@ def open_repository(config: Config, ranks: ProcessGroup, nonce: str) -> Checkpoi
     until_s = _store_deadline_s(config)
     with fail_together(ranks):
         job = "" if config.job == STANDALONE_JOB else config.job
-        repository = CheckpointRepository(open_store(config.store, config.job), job)
+        repository = CheckpointRepository(open_store(config.store, config.job, environment()), job)
         if ranks.rank == 0:
             repository.check_newest(until_s)
             repository.guarantee = repository.probe(nonce, until_s)
@@ -91,7 +91,7 @@ def reopen_repository(config: Config) -> CheckpointRepository | None:
     if not config.store:
         return None
     job = "" if config.job == STANDALONE_JOB else config.job
-    return CheckpointRepository(open_store(config.store, config.job), job)
+    return CheckpointRepository(open_store(config.store, config.job, environment()), job)
 
 
 def open_parent_job(config: Config, ranks: ProcessGroup) -> ParentJob | None:
@@ -104,7 +104,7 @@ def open_parent_job(config: Config, ranks: ProcessGroup) -> ParentJob | None:
         return None
     with fail_together(ranks):
         repository = CheckpointRepository(
-            open_store(config.store, config.parent_job), config.parent_job
+            open_store(config.store, config.parent_job, environment()), config.parent_job
         )
     return ParentJob(config.parent_job, repository)
 

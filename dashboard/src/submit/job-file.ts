@@ -22,7 +22,7 @@ export const FIELDS: Field[] = [
   { name: 'num_nodes', path: ['num_nodes'], label: 'Nodes', hint: 'Empty: 1.', hint_of_groups: 'Empty: the nodes of all groups.', whole: true },
   { name: 'workdir', path: ['workdir'], label: 'Working directory', hint: 'Absolute, or relative to the base directory below. Uploaded code replaces it. Empty: an empty directory.', wide: true },
   { name: 'run', path: ['run'], label: 'Command', hint: 'For a script with checkpoints: holdfast-worker run train.py.', lines: true, wide: true },
-  { name: 'store', path: ['holdfast', 'checkpoint', 'store'], label: 'Checkpoint store', hint: 's3://bucket/prefix or file:///path. Spot nodes need one.' },
+  { name: 'store', path: ['holdfast', 'checkpoint', 'store'], label: 'Checkpoint store', hint: 's3://, gs:// or az://bucket/prefix, or file:///path. Spot nodes need one.' },
   { name: 'every', path: ['holdfast', 'checkpoint', 'every'], label: 'Checkpoint every', hint: 'auto, 15m, or 500 steps.' },
   { name: 'max_cost_usd', path: ['holdfast', 'limits', 'max_cost_usd'], label: 'Maximum cost (USD)', hint: 'The job pauses at this cost. Empty: no limit.', whole: true },
   { name: 'deadline', path: ['holdfast', 'limits', 'deadline'], label: 'Deadline', hint: 'Such as 48h. Empty: none.' },

@@ -16,6 +16,7 @@ from tempfile import TemporaryFile
 from typing import Final
 
 from holdfast.doctor.findings import Finding, ok, warning
+from holdfast.errors import CheckpointStoreRefused, CheckpointStoreUnreachable
 
 SIZE_BYTES: Final = 64 * 1024 * 1024
 """Bytes written and sent.
@@ -111,13 +112,28 @@ def _write_object(store: str, size_bytes: int) -> None:
     if store.startswith("file://"):
         _write(Path(store.removeprefix("file://")), size_bytes)
         return
+    name = f"doctor-{secrets.token_hex(8)}"
+    if not store.startswith("s3://"):
+        _write_cloud_object(store, name, size_bytes)
+        return
     from holdfast.storage.s3_session import S3_ERRORS, open_client  # noqa: PLC0415 - only this check needs boto3
 
     bucket, _, prefix = store.removeprefix("s3://").partition("/")
-    key = "/".join(filter(None, (prefix.strip("/"), f"doctor-{secrets.token_hex(8)}")))
+    key = "/".join(filter(None, (prefix.strip("/"), name)))
     client = open_client()
     try:
         client.put_object(Bucket=bucket, Key=key, Body=bytes(size_bytes))
         client.delete_object(Bucket=bucket, Key=key)
     except S3_ERRORS as error:
         raise OSError(str(error)) from error
+
+
+def _write_cloud_object(store: str, name: str, size_bytes: int) -> None:
+    from holdfast.storage.cloud import CloudProbe  # noqa: PLC0415 - only this check needs obstore
+
+    try:
+        probe = CloudProbe(store, name)
+        probe.put(bytes(size_bytes))
+        probe.delete()
+    except (CheckpointStoreRefused, CheckpointStoreUnreachable) as error:
+        raise OSError(error.detail) from error

@@ -13,20 +13,57 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, Any, Final
 
+from holdfast_worker.protocol.object_stores import STORE_FORMS
 from holdfast_worker.protocol.policies import ConsistencyGuarantee
 
 from holdfast.doctor.findings import Finding, missing, ok, warning
 from holdfast.domain.jobfile.bounded_yaml import NotReadable, load
 from holdfast.domain.jobfile.spec import STORE_PATTERN
-from holdfast.errors import BadRequest
+from holdfast.errors import BadRequest, CheckpointStoreRefused, CheckpointStoreUnreachable
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
+
+    from holdfast.storage.cloud import CloudProbe
 
 
 _CONTENT: Final = b"holdfast doctor"
 _REPLACEMENT: Final = b"holdfast doctor, again"
 _ABOUT: Final = "store"
+
+
+def check_cloud(store: str) -> Finding:
+    """Test the same at `gs://bucket/prefix` or `az://container/prefix`."""
+    try:
+        from holdfast.storage.cloud import CloudProbe  # noqa: PLC0415 - only this check needs obstore
+    except ModuleNotFoundError:
+        return warning(
+            _ABOUT, f"{store} was not tested: obstore is not installed here", "pip install obstore"
+        )
+    try:
+        probe = CloudProbe(store, f"doctor-{secrets.token_hex(8)}")
+        return _try_cloud(probe, store.rstrip("/"))
+    except (CheckpointStoreRefused, CheckpointStoreUnreachable) as error:
+        is_google = store.startswith("gs:")
+        todo = (
+            "check GOOGLE_APPLICATION_CREDENTIALS"
+            if is_google
+            else "check AZURE_STORAGE_ACCOUNT_NAME and its key"
+        )
+        return missing(_ABOUT, error.detail, f"{todo}, and the permissions of the credentials")
+
+
+def _try_cloud(probe: CloudProbe, where: str) -> Finding:
+    version = probe.put(_CONTENT)
+    try:
+        keeps_first = probe.refuses(_REPLACEMENT, "create")
+        probe.put(_REPLACEMENT)
+        keeps_newer = probe.refuses(_REPLACEMENT, version)
+        probe.put(_CONTENT)
+        read = probe.get()
+    finally:
+        probe.delete()
+    return _finding(where, read=read, keeps_first=keeps_first, keeps_newer=keeps_newer)
 
 
 def check_bucket(store: str) -> Finding:
@@ -57,6 +94,10 @@ def _try(client: S3Client, bucket: str, key: str) -> Finding:
         read = client.get_object(Bucket=bucket, Key=key)["Body"].read()
     finally:
         client.delete_object(Bucket=bucket, Key=key)
+    return _finding(where, read=read, keeps_first=keeps_first, keeps_newer=keeps_newer)
+
+
+def _finding(where: str, *, read: bytes, keeps_first: bool, keeps_newer: bool) -> Finding:
     if read != _CONTENT:
         return missing(
             _ABOUT, f"{where} returned different bytes than were written", "use another store"
@@ -107,13 +148,13 @@ def check_folder(folder: Path, link: Link = os.link) -> Finding:
         return warning(
             "store",
             f"{folder} cannot be written here: {error.strerror}",
-            "use a directory that all nodes share and may write, or s3://bucket/prefix",
+            "use a directory that all nodes share and may write, or a bucket such as s3://bucket/prefix",
         )
     if problem:
         return missing(
             "store",
             f"{folder} can be written here, but has no hard links, which commits need: {problem}",
-            "use a directory of another file system, or s3://bucket/prefix",
+            "use a directory of another file system, or a bucket such as s3://bucket/prefix",
         )
     return ok(
         "store",
@@ -155,8 +196,8 @@ def store_in(file: Path) -> str | None:
 def check_store(store: str) -> Finding:
     """Check a checkpoint store from this machine."""
     if not re.match(STORE_PATTERN, store):
-        todo = "write it as s3://bucket/prefix, or as file:///folder"
+        todo = f"write {STORE_FORMS}"
         return missing("store", f"{store} is not a store", todo)
     if store.startswith("file://"):
         return check_folder(Path(store.removeprefix("file://")))
-    return check_bucket(store)
+    return check_bucket(store) if store.startswith("s3://") else check_cloud(store)

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from holdfast_worker.protocol.environment import Env, Exit
+from holdfast_worker.protocol.object_stores import ACCOUNT_VARIABLES, AZURE
 
 from holdfast.domain.jobfile.accelerator_catalog import check_accelerators
 from holdfast.domain.jobfile.deprecated import EAGER_NEXT_REGION, FAILOVER
@@ -310,7 +311,7 @@ def managed_tasks(
         task, configured = _part_task(spec, part, base)
         tasks.append(task)
         notes += [f"group {part.name}: {note}" if part.name else note for note in configured]
-    return tasks, (*notes, *_node_local_store_notes(spec), *_name_notes(spec))
+    return tasks, (*notes, *_store_notes(spec), *_name_notes(spec))
 
 
 def _part_flaws(spec: JobSpec, part: JobPart) -> Iterator[ValidationIssue]:
@@ -402,8 +403,14 @@ def _substitution_flaws(spec: JobSpec) -> Iterator[ValidationIssue]:
             yield ValidationIssue(f"#/envs/{name}", problem)
 
 
-def _node_local_store_notes(spec: JobSpec) -> Iterator[str]:
+def _store_notes(spec: JobSpec) -> Iterator[str]:
     checkpoint = spec.holdfast.checkpoint
+    is_azure = checkpoint is not None and checkpoint.store.startswith(f"{AZURE}://")
+    if is_azure and not ACCOUNT_VARIABLES & {*spec.envs, *spec.secrets}:
+        yield (
+            "holdfast.checkpoint.store: the nodes do not know the storage account; "
+            "set AZURE_STORAGE_ACCOUNT_NAME in envs, unless their image does"
+        )
     if checkpoint is None or not checkpoint.store.startswith("file://"):
         return
     folder = checkpoint.store.removeprefix("file://")

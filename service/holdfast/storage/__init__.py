@@ -1,7 +1,8 @@
 """Checkpoint stores as the service uses them: lists and deletes a job's objects.
 
 directory     a store in a directory of this machine
-s3            a store in a bucket
+s3            a store in a bucket of Amazon S3
+cloud         a store in a bucket of Google Cloud Storage or a container of Azure Blob Storage
 store_policy  the stores that users' jobs may name
 s3_session    creates S3 clients with boto3
 """
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
+from holdfast_worker.protocol.object_stores import CLOUDS
 from holdfast_worker.protocol.release import requirement
 
 from holdfast.errors import CheckpointStoreRefused
@@ -22,6 +24,7 @@ from holdfast.storage.directory import DirectoryCheckpointBucket
 from holdfast.storage.store_policy import StorePolicy
 
 if TYPE_CHECKING:
+    from holdfast.storage.cloud import CloudStores
     from holdfast.storage.s3 import S3Clients
 
 
@@ -47,6 +50,7 @@ class CheckpointBuckets:
         self._policy = rules
         self._folders_of = folders_of
         self._clients: S3Clients | None = None
+        self._clouds: CloudStores | None = None
 
     def open(self, store: str, job_id: str, envs: Mapping[str, str]) -> CheckpointBucket:
         """Open one job's part of a store, whose endpoint and credentials the job's `envs` may name.
@@ -62,12 +66,17 @@ class CheckpointBuckets:
                 folders if folders.is_confined else None,
             )
         try:
+            if parts.scheme in CLOUDS:
+                from holdfast.storage.cloud import CloudStores  # noqa: PLC0415 - obstore only where needed
+
+                self._clouds = self._clouds or CloudStores(self._policy)
+                return self._clouds.open(store, job_id, envs, is_confined=folders.is_confined)
             from holdfast.storage.s3 import S3CheckpointBucket, S3Clients  # noqa: PLC0415 - boto3 only where needed
         except ModuleNotFoundError as error:
-            if error.name not in {"boto3", "botocore"}:
+            if error.name not in {"boto3", "botocore", "obstore"}:
                 raise
             raise CheckpointStoreRefused(
-                f"boto3 is not installed in the service's environment; run pip install {requirement('service')}"
+                f"{error.name} is not installed in the service's environment; run pip install {requirement('service')}"
             ) from error
         self._clients = self._clients or S3Clients(self._policy)
         prefix = "/".join(part for part in (*parts.path.split("/"), job_id) if part)

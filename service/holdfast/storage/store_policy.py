@@ -7,9 +7,21 @@ endpoint configured for the service. Otherwise, a job could choose the receiver 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Final
 from urllib.parse import SplitResult, urlsplit
+
+from holdfast_worker.protocol.object_stores import (
+    AZURE_HOST,
+    CONNECTION_STRING,
+    CREDENTIALS,
+    GOOGLE,
+    GOOGLE_ENDPOINT,
+    StoreNotConfigured,
+    azure_options,
+    google_options,
+)
 
 from holdfast.egress_policy import EgressPolicy
 from holdfast.errors import CheckpointStoreRefused, NotDelivered
@@ -22,6 +34,17 @@ _KEYS: Final = {
 _PORTS: Final[Mapping[str, int]] = {"http": 80, "https": 443}
 _PAIR: Final = frozenset({"aws_access_key_id", "aws_secret_access_key"})
 _ENDPOINT: Final = "AWS_ENDPOINT_URL_S3"
+_OF_MACHINE: Final = frozenset(
+    {
+        *(
+            "GOOGLE_APPLICATION_CREDENTIALS",
+            "GOOGLE_SERVICE_ACCOUNT",
+            "GOOGLE_SERVICE_ACCOUNT_PATH",
+        ),
+        *("AZURE_FEDERATED_TOKEN_FILE", "AZURE_AUTHORITY_HOST", "AZURE_USE_AZURE_CLI"),
+    }
+)
+"""Variables that would make the service read its own files, or send requests to any server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +113,65 @@ class StorePolicy:
             self._check(settings.endpoint)
         return replace(settings, profile=None, is_guarded=not is_allowed)
 
+    def admit_cloud(
+        self,
+        scheme: str,
+        own: Mapping[str, str],
+        theirs: Mapping[str, str],
+        *,
+        is_confined: bool,
+    ) -> Mapping[str, str]:
+        """The variables with which to open a job's store at Google or Azure.
+
+        `own` are the service's, `theirs` the job's, which come first. Credentials of both are never mixed.
+
+        Raises:
+            CheckpointStoreRefused: a confined job may not use a variable, or would use the service's own credentials.
+            StoreNotConfigured: a variable is missing or invalid.
+        """
+        has_credentials = bool(CREDENTIALS & theirs.keys())
+        kept = {
+            name: value
+            for name, value in own.items()
+            if not (has_credentials and name in CREDENTIALS)
+            and CONNECTION_STRING not in theirs  # It names account and endpoint, too.
+        }
+        if is_confined and theirs:
+            for name in sorted(_OF_MACHINE & theirs.keys()):
+                raise CheckpointStoreRefused(
+                    f"{name}={theirs[name]}: names something on the service's machine; give the job its own credentials, "
+                    "or write tidy: worker"
+                )
+            self._admit_server(scheme, own, {**kept, **theirs}, has_credentials=has_credentials)
+        return {**kept, **theirs}
+
+    def _admit_server(
+        self,
+        scheme: str,
+        own: Mapping[str, str],
+        variables: Mapping[str, str],
+        *,
+        has_credentials: bool,
+    ) -> None:
+        """Check the server of a confined job: obstore connects without the egress policy."""
+        options_of = google_options if scheme == GOOGLE else azure_options
+        options, endpoint = options_of(variables)
+        with suppress(StoreNotConfigured):
+            if endpoint.rstrip("/") == options_of(own)[1].rstrip("/"):
+                return
+        is_public = endpoint == GOOGLE_ENDPOINT or AZURE_HOST.fullmatch(endpoint)
+        if not is_public and _origin(endpoint) not in {_origin(one) for one in self.endpoints}:
+            raise CheckpointStoreRefused(
+                f"{endpoint}: is not a server of Google or Azure, and HOLDFAST_STORE_ENDPOINTS does not allow it"
+            )
+        # A connection string without a key would let obstore use the service's from the environment.
+        is_explicit = scheme == GOOGLE or "credential_type" in options
+        if not (has_credentials and is_explicit):
+            raise CheckpointStoreRefused(
+                f"{endpoint}: the service's own credentials are not used for a server or an account that a job names; "
+                "give the job its own in envs"
+            )
+
     def _check(self, endpoint: str) -> None:
         parts = _split(endpoint)
         if parts.scheme != "https":
@@ -100,6 +182,12 @@ class StorePolicy:
             self.egress_policy.pick(parts.hostname or "", parts.port or _PORTS[parts.scheme])
         except NotDelivered as error:
             raise CheckpointStoreRefused(f"{_ENDPOINT}={endpoint}: {error.detail}") from error
+
+
+def _origin(endpoint: str) -> tuple[str, str, int]:
+    """Scheme, host and port; the path of an endpoint may name an account."""
+    parts = urlsplit(endpoint)
+    return parts.scheme, parts.hostname or "", parts.port or _PORTS.get(parts.scheme, 0)
 
 
 def _normal(endpoint: str) -> tuple[str, str, int]:

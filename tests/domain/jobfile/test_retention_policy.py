@@ -100,6 +100,15 @@ def test_invalid_policy_is_refused_with_its_pointer(text: str, place: str, messa
         ),
         ("keep: 3", "secrets: {HF_TOKEN: a},", RetentionOwner.SERVICE),
         ("keep: 3", "secrets: {AWS_SECRET_ACCESS_KEY: a},", RetentionOwner.WORKER),
+        ("store: 'gs://b/x'", "secrets: {AWS_SECRET_ACCESS_KEY: a},", RetentionOwner.SERVICE),
+        ("store: 'gs://b/x'", "secrets: {GOOGLE_SERVICE_ACCOUNT_KEY: a},", RetentionOwner.WORKER),
+        ("store: 'az://b/x'", "secrets: {AZURE_STORAGE_SAS_TOKEN: a},", RetentionOwner.WORKER),
+        ("store: 'az://b/x'", "envs: {AZURE_STORAGE_ACCOUNT_NAME: a},", RetentionOwner.SERVICE),
+        (
+            "store: 'gs://b/x'",
+            "envs: {GOOGLE_APPLICATION_CREDENTIALS: /k.json}, resources: {infra: gcp},",
+            RetentionOwner.WORKER,
+        ),
         ("keep: 3, tidy: service", "secrets: {AWS_SECRET_ACCESS_KEY: a},", RetentionOwner.SERVICE),
     ],
 )

@@ -16,6 +16,8 @@ from worker.support.stores import LATER_S, InterruptedStore, MemoryStore, RankGr
 COMMITTED, FAILED = ReportKind.CHECKPOINT_COMMITTED, ReportKind.CHECKPOINT_FAILED
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
 
+in_each_cloud = pytest.mark.parametrize("bucket", ["s3", "gs", "az"], indirect=True)
+
 
 @pytest.fixture(params=["conditional", "overwrites"])
 def either(request: pytest.FixtureRequest, s3: FakeS3, bucket: Store) -> Store:
@@ -34,6 +36,7 @@ def steps(store: Store) -> list[tuple[int, int]]:
     return [(name.step, name.epoch) for name in CheckpointRepository(store).names(LATER_S)]
 
 
+@in_each_cloud
 def test_fenced_attempt_commits_nothing_more(either: Store, tmp_path: Path) -> None:
     old, new = group(either, tmp_path, 1), group(either, tmp_path, 2)
     old.save(10)
@@ -51,6 +54,7 @@ def test_fenced_attempt_commits_nothing_more(either: Store, tmp_path: Path) -> N
     assert newest(either, 1) == (25, [])
 
 
+@in_each_cloud
 def test_racing_commit_is_detected_by_its_writer_and_never_used(
     either: Store, tmp_path: Path
 ) -> None:
@@ -72,6 +76,7 @@ def test_racing_commit_is_detected_by_its_writer_and_never_used(
     assert (third.step, third.epoch) == (12, 2)
 
 
+@in_each_cloud
 def test_consecutive_claims_get_distinct_epochs(either: Store) -> None:
     claims = CheckpointRepository(either).tokens
 

@@ -37,6 +37,7 @@ def test_directory_keeps_the_first_of_two_writes(tmp_path: Path) -> None:
     assert probe_store(DirectoryStore(tmp_path)) is ConsistencyGuarantee.CONDITIONAL
 
 
+@pytest.mark.parametrize("bucket", ["s3", "gs", "az"], indirect=True)
 @pytest.mark.parametrize(
     ("settings", "guarantee"),
     [
@@ -60,6 +61,7 @@ def test_server_silently_ignoring_conditions_is_detected(
         assert probe_store(open_bucket(endpoint, monkeypatch)) is ConsistencyGuarantee.OVERWRITES
 
 
+@pytest.mark.parametrize("bucket", ["s3", "gs", "az"], indirect=True)
 def test_lost_response_does_not_change_the_guarantee(s3: FakeS3, bucket: Store) -> None:
     s3.fault("lost", on="PutObject", key="*/probes/*", count=1)
     s3.fault("lost", on="PutObject", key="*/probes/*", count=1, skip=3)

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from fake_s3 import FakeS3
 from holdfast_worker.__main__ import main
 from holdfast_worker.protocol.environment import Exit
 from holdfast_worker.storage.directory import DirectoryStore
 from safetensors.torch import load_file
+from support.cloud_servers import CloudServer
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 from worker.support.stores import RankGroup
 
@@ -47,6 +49,36 @@ def test_ls_lists_checkpoints_newest_first(place: str, capsys: pytest.CaptureFix
         (20, 2, None),
         (10, 2, None),
     ]
+
+
+@pytest.mark.parametrize("kind", ["google", "azure"])
+def test_checkpoints_of_other_clouds_are_verified_and_exported(
+    kind: str,
+    s3: FakeS3,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    server: CloudServer = request.getfixturevalue(kind)
+    group = RankGroup(server.open(monkeypatch, job=JOB), tmp_path / "spool")
+    group.archive.tokens.claim(1, f"{1:08x}", float("inf"))
+    group.save(10)
+    group.save(20)
+    place, weights = f"{server.runs}/{JOB}", tmp_path / "weights.safetensors"
+    [part] = [key for key in s3.keys("bucket") if "/step-20-" in key and "/rank-1/" in key]
+
+    assert run_command("ls", place, "--json") == Exit.DONE
+    listed = json.loads(capsys.readouterr().out)
+    assert run_command("verify", place) == Exit.DONE
+    assert run_command("export", place, weights, "--form", "safetensors") == Exit.DONE
+    s3.corrupt("bucket", part)
+    capsys.readouterr()
+    assert run_command("verify", place) == 1
+
+    assert [item["step"] for item in listed] == [20, 10]
+    assert load_file(weights)
+    assert "step-20-" in capsys.readouterr().out
 
 
 def test_verify_reads_every_byte(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -29,7 +30,7 @@ def s3() -> Iterator[FakeS3]:
 def store(s3: FakeS3, monkeypatch: pytest.MonkeyPatch) -> S3Store:
     for name, value in credentials(s3.endpoint).items():
         monkeypatch.setenv(name, value)
-    store = open_store(f"s3://{BUCKET}/x", "job")
+    store = open_store(f"s3://{BUCKET}/x", "job", os.environ)
     assert isinstance(store, S3Store)
     store.put(KEY, DATA)
     s3.reset()

@@ -23,6 +23,7 @@ from holdfast_worker.storage.base import (
 )
 from holdfast_worker.storage.directory import LOCK, READ_CHUNK_BYTES, DirectoryStore
 from holdfast_worker.storage.retry import retry_until
+from support.cloud_servers import CLOUD_SERVERS, CloudServer
 from worker.support.s3_servers import BUCKET, credentials, moto, rclone
 from worker.support.stores import RankGroup, newest
 
@@ -41,14 +42,17 @@ def moto_endpoint() -> Iterator[str]:
         yield endpoint
 
 
-@pytest.fixture(params=["directory", "rclone", "moto"])
+@pytest.fixture(params=["directory", "rclone", "moto", *CLOUD_SERVERS])
 def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     if request.param == "directory":
-        return open_store(f"file://{tmp_path}/a%20store", "job-1")
+        return open_store(f"file://{tmp_path}/a%20store", "job-1", os.environ)
+    if request.param in CLOUD_SERVERS:
+        server: CloudServer = request.getfixturevalue(request.param)
+        return server.open(monkeypatch, f"{tmp_path.name}/deep", "job-1")
     endpoint = request.getfixturevalue(f"{request.param}_endpoint")
     for name, value in credentials(endpoint).items():
         monkeypatch.setenv(name, value)
-    return open_store(f"s3://{BUCKET}/{tmp_path.name}/deep", "job-1")
+    return open_store(f"s3://{BUCKET}/{tmp_path.name}/deep", "job-1", os.environ)
 
 
 def test_object_is_stored_listed_and_deleted(store: Store) -> None:
@@ -93,6 +97,31 @@ def test_first_of_two_writes_is_kept_if_conditional(
     assert store.get("x/commit") == (b"a" if is_conditional else b"b")
 
 
+def test_swap_replaces_only_what_was_read(store: Store, request: pytest.FixtureRequest) -> None:
+    store.put("newest.json", b"one")
+
+    is_other = store.swap("newest.json", b"two", b"three")
+    is_same = store.swap("newest.json", b"one", b"one")
+    is_new = store.swap("newest.json", b"one", b"two")
+    is_there = store.swap("absent.json", b"one", b"two")
+
+    assert (is_other, is_same, is_new, is_there) == (False, True, True, False)
+    assert store.get("newest.json") == b"two"
+    with pytest.raises(ObjectNotFound):
+        store.get("absent.json")
+
+
+def test_object_is_read_into_given_views(store: Store) -> None:
+    data = random.Random(4).randbytes(300_000)
+    store.put("step-1/part", data)
+    into = bytearray(250_000)
+
+    read = [bytes(chunk) for chunk in store.stream("step-1/part", [memoryview(into)])]
+
+    assert b"".join(read) == data
+    assert into == data[:250_000]
+
+
 def test_checkpoint_is_saved_and_restored_in_every_store(store: Store, tmp_path: Path) -> None:
     group = RankGroup(store, tmp_path / "spool", keep=2)
 
@@ -115,7 +144,7 @@ def test_waiting_for_a_store_leaves_the_random_state_unchanged(
     with fake_s3.in_thread() as s3:
         for name, value in credentials(s3.endpoint).items():
             monkeypatch.setenv(name, value)
-        store = open_store(f"s3://{BUCKET}/x", "job")
+        store = open_store(f"s3://{BUCKET}/x", "job", os.environ)
         s3.fault("error", code="InternalError", on="PutObject", count=2)
         before = random.getstate()
 
@@ -194,11 +223,11 @@ def test_forked_loader_worker_does_not_keep_the_lock(
 
 
 @pytest.mark.parametrize(
-    "url", ["/a/path", "file://host/path", "file:relative", "s3:///x", "gs://b"]
+    "url", ["/a/path", "file://host/path", "file:relative", "s3:///x", "gs:///x", "az:", "r2://b"]
 )
 def test_invalid_store_address_is_refused(url: str) -> None:
-    with pytest.raises(StoreRefused, match="must be s3://bucket/prefix or file:///path"):
-        open_store(url, "job")
+    with pytest.raises(StoreRefused, match="must be s3://bucket/prefix, gs://bucket/prefix, az://"):
+        open_store(url, "job", os.environ)
 
 
 @pytest.mark.parametrize(
@@ -235,11 +264,11 @@ def test_unusable_bucket_is_refused_with_the_reason(
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", os.devnull)
 
     with pytest.raises(error, match=message):
-        open_store(f"s3://{bucket}/x", "job").put("probe", b"x")
+        open_store(f"s3://{bucket}/x", "job", os.environ).put("probe", b"x")
 
 
 def test_unusable_directory_is_refused_with_the_reason(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
 
     with pytest.raises(StoreRefused, match="Not a directory"):
-        open_store(f"file://{tmp_path}/file", "job").put("probe", b"x")
+        open_store(f"file://{tmp_path}/file", "job", os.environ).put("probe", b"x")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sysconfig
 import threading
@@ -38,7 +39,7 @@ def open_bucket(endpoint: str, monkeypatch: pytest.MonkeyPatch, job: str = "less
     """Open the store of a job in a server's bucket and set the credentials in this process."""
     for name, value in credentials(endpoint).items():
         monkeypatch.setenv(name, value)
-    return open_store(RUNS, job)
+    return open_store(RUNS, job, os.environ)
 
 
 @contextmanager

@@ -24,6 +24,7 @@ from holdfast_worker.checkpoint.metadata import (
 from holdfast_worker.checkpoint.read_plan import DestinationTensors
 from holdfast_worker.checkpoint.repository import CheckpointRepository
 from holdfast_worker.clock import now
+from holdfast_worker.config import environment
 from holdfast_worker.console import log_info, print_line
 from holdfast_worker.distributed.process_group import ProcessGroup
 from holdfast_worker.protocol.checkpoint_keys import CheckpointName
@@ -209,9 +210,7 @@ def deadline_s() -> float:
     return time.monotonic() + STORE_TIMEOUT_S
 
 
-STORE_HELP: Final = (
-    "s3://BUCKET/PREFIX/JOB or file:///DIRECTORY/JOB: the store of the job file and the job id"
-)
+STORE_HELP: Final = "s3://BUCKET/PREFIX/JOB (also gs:// and az://) or file:///DIRECTORY/JOB: the store of the job file and the job id"
 
 
 def add_to(parser: argparse.ArgumentParser) -> None:
@@ -294,7 +293,7 @@ def _export(options: argparse.Namespace) -> int:
 
 
 def _open_repository(options: argparse.Namespace) -> CheckpointRepository:
-    return CheckpointRepository(open_job_url(options.store))
+    return CheckpointRepository(open_job_url(options.store, environment()))
 
 
 def _select(repository: CheckpointRepository, step: int | None) -> list[CheckpointName]:

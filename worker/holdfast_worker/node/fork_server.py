@@ -49,6 +49,13 @@ PRELOADED_FOR_TRAINING: Final = ("torch._dynamo", "holdfast_worker.run")
 """What ranks import, and the agent before them. Optimizers import `torch._dynamo` with their first step.
 A longer list costs a second in runs that do not use a module; a shorter one costs it for each rank of the others."""
 
+STORE_MODULES: Final = {
+    "s3": "holdfast_worker.storage.s3",
+    "gs": "holdfast_worker.storage.cloud",
+    "az": "holdfast_worker.storage.cloud",
+}
+"""What ranks import for their checkpoint store, by the scheme of its URL."""
+
 ANSWER_S: Final = 30.0
 """Time for a spare to accept its program, which takes a millisecond.
 A lower value gives up spares on a busy machine; a higher value delays a rank whose spare was stopped."""
@@ -376,8 +383,8 @@ def preload(config: Config, script: Path, ranks: int) -> None:
     modules = [*PRELOADED]
     if _trains(script):
         modules += PRELOADED_FOR_TRAINING
-    if config.store and config.store.startswith("s3://"):
-        modules.append("holdfast_worker.storage.s3")
+    if module := STORE_MODULES.get((config.store or "").partition("://")[0]):
+        modules.append(module)
     given = dict(environment())
     if ranks > 1:
         replace_environment({"OMP_NUM_THREADS": "1", **given})

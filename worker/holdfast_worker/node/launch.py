@@ -270,7 +270,10 @@ def _open_store_relay(
     if not config.store:
         return None
     return StoreRelay(
-        partial(open_store, config.store, config.job), spool, config.attempt, incarnation
+        partial(open_store, config.store, config.job, environment()),
+        spool,
+        config.attempt,
+        incarnation,
     )
 
 

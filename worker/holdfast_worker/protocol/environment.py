@@ -42,7 +42,7 @@ class Env(StrEnum):
     It increases with every attempt and is part of its checkpoint names. Absent: the worker claims the next one in the
     checkpoint store."""
     STORE = "HOLDFAST_STORE"
-    """Checkpoint store: `s3://bucket/prefix` or `file:///path`."""
+    """Checkpoint store: `s3://bucket/prefix`, `gs://bucket/prefix`, `az://container/prefix` or `file:///path`."""
     FROM = "HOLDFAST_FROM"
     """Id of an ended job: this one starts from its checkpoints in the same store.
     They are used until this job has a checkpoint. Absent: it starts at step 0."""

@@ -1,16 +1,20 @@
-"""Checkpoint stores: directories and S3 buckets, opened by URL."""
+"""Checkpoint stores: directories, and buckets of three clouds, opened by URL."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from holdfast_worker.protocol.object_stores import CLOUDS, STORE_FORMS
 from holdfast_worker.storage.base import Store, StoreRefused
 from holdfast_worker.storage.directory import DirectoryStore
 
 
-def open_store(url: str, job: str) -> Store:
-    """Open the part of a store that belongs to one job.
+def open_store(url: str, job: str, env: Mapping[str, str]) -> Store:
+    """Open the part of a store that belongs to one job, with the variables in `env`.
+
+    S3 also uses those of this process, as boto3 finds them.
 
     Raises:
         StoreRefused: the URL is not that of a store.
@@ -23,14 +27,18 @@ def open_store(url: str, job: str) -> Store:
 
         prefix = "/".join(part for part in (*parts.path.split("/"), job) if part)
         return S3Store(parts.netloc, prefix)
-    raise StoreRefused("the address must be s3://bucket/prefix or file:///path")
+    if parts.scheme in CLOUDS and parts.netloc:
+        from holdfast_worker.storage.cloud import open_cloud_store  # noqa: PLC0415 - as above
+
+        return open_cloud_store(url, job, env)
+    raise StoreRefused(f"the address must be {STORE_FORMS}")
 
 
-def open_job_url(url: str) -> Store:
+def open_job_url(url: str, env: Mapping[str, str]) -> Store:
     """Open a job's part of a store by its URL, `STORE/JOB`.
 
     Raises:
         StoreRefused: the URL is not that of a store.
     """
     store, _, job = url.rstrip("/").rpartition("/")
-    return open_store(store, job)
+    return open_store(store, job, env)

@@ -1,6 +1,6 @@
 """Objects in an S3 bucket, at Amazon or a compatible server.
 
-The only module that imports boto3 and obstore.
+The only module that imports boto3.
 
 obstore writes the data, and reads what `direct_reads` does not: it was the fastest client, with the lowest CPU time (see
 docs/decisions). boto3 finds credentials, region and endpoint as users expect, and makes the small conditional requests.
@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 import boto3
-import obstore
 from botocore.config import Config
 from botocore.exceptions import (
     BotoCoreError,
@@ -33,17 +32,18 @@ from holdfast_worker.storage.base import (
     StoreError,
     StoreRefused,
     StoreUnreachable,
-    copy_chunks,
 )
 from holdfast_worker.storage.direct_reads import DirectReads
+from holdfast_worker.storage.transfers import (
+    MAX_CONCURRENCY,
+    OBSTORE_ERRORS,
+    put_object,
+    stream_object,
+)
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
 
-
-READ_CHUNK_BYTES: Final = 256 << 10
-"""Size of a received chunk, which is assembled, verified and copied while it is in a core's
-cache. Four times the size exceeds the cache and costs a tenth more CPU; a quarter adds calls."""
 
 CLIENT_CONFIG: Final = Config(
     connect_timeout=5,
@@ -66,8 +66,6 @@ CREDENTIALS_TTL: Final = timedelta(minutes=5)
 """How long credentials are cached before boto3 is asked for them again and renews expiring
 ones."""
 
-OBSTORE_ERRORS: Final = (BaseError, FileNotFoundError)
-"""Exceptions of obstore, which raises Python's `FileNotFoundError` for missing objects."""
 ABSENT: Final = frozenset({"NoSuchKey", "404", "NotFound"})
 ALREADY_EXISTS: Final = frozenset({"PreconditionFailed", "412"})
 UNCONDITIONAL: Final = frozenset({"NotImplemented", "501"})
@@ -89,7 +87,7 @@ conflict, rate limit."""
 class S3Store:
     """Objects under a prefix of a bucket. Credentials, region and endpoint come from boto3."""
 
-    max_concurrency = 32
+    max_concurrency = MAX_CONCURRENCY
     is_remote = True
 
     def __init__(self, bucket: str, prefix: str) -> None:
@@ -104,7 +102,7 @@ class S3Store:
     def put(self, key: str, data: Bytes) -> None:
         """See `Store`."""
         try:
-            obstore.put(self._bucket_store, self._full_key(key), data, use_multipart=False)
+            put_object(self._bucket_store, self._full_key(key), data)
         except OBSTORE_ERRORS as error:
             raise _obstore_error(error) from error
 
@@ -156,10 +154,7 @@ class S3Store:
             yield from self._direct_reads.read(direct, into)
             return
         try:
-            found = obstore.get(self._bucket_store, self._full_key(key))
-            chunks = found.stream(min_chunk_size=READ_CHUNK_BYTES)
-            received = (memoryview(chunk) for chunk in chunks)
-            yield from copy_chunks(received, into, READ_CHUNK_BYTES) if into else received
+            yield from stream_object(self._bucket_store, self._full_key(key), into)
         except OBSTORE_ERRORS as error:
             if "<Code>NoSuchBucket<" not in str(error) and isinstance(error, FileNotFoundError):
                 raise ObjectNotFound(key) from error
@@ -232,7 +227,7 @@ def _open_bucket(session: boto3.session.Session, client: S3Client, bucket: str) 
                 "allow_http": endpoint.startswith("http://"),
                 "connect_timeout": CONNECT_TIMEOUT,
                 "timeout": READ_TIMEOUT,
-                "pool_max_idle_per_host": str(S3Store.max_concurrency),
+                "pool_max_idle_per_host": str(MAX_CONCURRENCY),
             },
             retry_config={"max_retries": 0},
         )

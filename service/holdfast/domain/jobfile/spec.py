@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Annotated, Any, Final
 from urllib.parse import unquote
 
+from holdfast_worker.protocol.object_stores import GOOGLE, PREFIXES, STORE_FORMS
 from holdfast_worker.protocol.policies import (
     Cadence,
     OnFailure,
@@ -54,7 +55,13 @@ from holdfast.domain.jobfile.resources import (
 )
 from holdfast.domain.jobfile.retention_policy import RetentionPolicy
 
-STORE_PATTERN: Final = r"^(s3://[^/\s]+(/.*)?|file:///.+)$"
+STORE_PATTERN: Final = r"^((s3|gs|az)://[^/\s]+(/.*)?|file:///.+)$"
+STORE_SECRETS: Final = {
+    "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+    "gs": "GOOGLE_SERVICE_ACCOUNT_KEY",
+    "az": "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
+}
+"""Variables with the credentials of a store, by the scheme of its URL, for messages."""
 
 MODES: Final = ("MOUNT", "COPY", "MOUNT_CACHED")
 """Ways to attach a bucket to a node's file system."""
@@ -122,11 +129,14 @@ def _store(url: str) -> str:
     if any(character < " " or character == "\x7f" for character in plain):
         raise ValueError("contains a control character, which store names cannot have; remove it")
     if {"?", "#"} & set(url):
-        raise ValueError("has a query or a fragment; write s3://bucket/prefix or file:///folder")
-    if "@" in url.partition("://")[2].partition("/")[0]:
+        raise ValueError(f"has a query or a fragment; write {STORE_FORMS}")
+    scheme, _, rest = url.partition("://")
+    if scheme != "file" and {".", ".."} & set(rest.split("/")):
+        raise ValueError("has the part . or .., which keys in buckets cannot have; remove it")
+    if "@" in rest.partition("/")[0]:
         raise ValueError(
             "contains a user or a password, which all viewers of the job could read; "
-            "write s3://bucket/prefix, and set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY as secrets"
+            f"write {scheme}://bucket/prefix, and set {STORE_SECRETS.get(scheme, 'credentials')} as secrets"
         )
     return url
 
@@ -208,7 +218,8 @@ class Checkpoint(SpecModel):
     model_config = ConfigDict(serialize_by_alias=True)
 
     store: Annotated[Text, Field(pattern=STORE_PATTERN), AfterValidator(_store)]
-    """`s3://bucket/prefix`, with endpoint and credentials as boto3 finds them, or `file:///path`."""
+    """`s3://bucket/prefix`, `gs://bucket/prefix` or `az://container/prefix`, with endpoint and
+    credentials from variables, or `file:///path`."""
     from_job: Annotated[Text, AfterValidator(_named)] | None = Field(default=None, alias="from")
     """The job to continue from until this job has its own checkpoint; None to start at step 0."""
     every: Annotated[str, AfterValidator(_cadence)] = "auto"
@@ -461,8 +472,12 @@ class JobSpec(SpecModel):
             return ""
         if checkpoint.store.startswith("file://") and self.engine is Engine.SKYPILOT:
             return "the service cannot access a folder on cloud nodes"
-        if any(name.startswith("AWS_") for name in self.secrets):
+        scheme = checkpoint.store.partition("://")[0]
+        if any(name.startswith(PREFIXES.get(scheme, "AWS_")) for name in self.secrets):
             return "the keys of the store are secrets of the job, which the service does not use"
+        key_file = scheme == GOOGLE and "GOOGLE_APPLICATION_CREDENTIALS" in self.envs
+        if key_file and self.engine is Engine.SKYPILOT:
+            return "the service cannot read a key file on cloud nodes"
         return ""
 
 

@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from holdfast_worker.protocol.object_stores import STORE_FORMS
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
@@ -108,7 +109,7 @@ def _sentence(detail: ErrorDetails, steps: list[str]) -> str:  # noqa: PLR0911 -
         case "missing":
             return f"is missing; {_REMEDIES.get(steps[-1], 'a job needs it')}"
         case "string_pattern_mismatch" if steps[-1:] == ["store"]:
-            return f"{_shown(detail['input'])} is not a store; write s3://bucket/prefix or file:///folder"
+            return f"{_shown(detail['input'])} is not a store; write {STORE_FORMS}"
         case "string_type" if steps[-1:] == ["every"]:
             return f"{_shown(detail['input'])} is not an interval; write auto, 15m or 500 steps"
         case "string_unicode":
