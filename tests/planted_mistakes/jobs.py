@@ -75,14 +75,14 @@ JOB_MISTAKES: Final = (
     ),
     Mistake(
         name="late-start-moves-newer-attempt-back",
-        file=f"{S}domain/jobs/lifecycle.py",
+        file=f"{S}domain/jobs/worker_events.py",
         old="            if not current:\n                return job\n",
         new="",
         tests=(f"{JOBS}test_late_events.py",),
     ),
     Mistake(
         name="late-exit-replaces-newer-reason",
-        file=f"{S}domain/jobs/lifecycle.py",
+        file=f"{S}domain/jobs/worker_events.py",
         old="event.exited_early and attempt >= job.left_attempt:",
         new="event.exited_early:",
         tests=(f"{JOBS}test_late_events.py",),
@@ -104,11 +104,11 @@ JOB_MISTAKES: Final = (
     Mistake(
         name="launch-before-its-event-is-recorded",
         file=f"{S}controller/reconciler.py",
-        old="        job = self._journal.append(job, plan.record)\n        match",
+        old="        job = self._append(job, plan.record)\n        match",
         new=(
             "        if plan.effect is Effect.SUBMIT:\n"
             "            await launcher.submit(self._launch(functools.reduce(advance, plan.record, job)))\n"
-            "        job = self._journal.append(job, plan.record)\n        match"
+            "        job = self._append(job, plan.record)\n        match"
         ),
         tests=("tests/controller/test_reconciler.py",),
     ),
@@ -403,7 +403,7 @@ STORE_MISTAKES: Final = (
     ),
     Mistake(
         name="restart-of-ranks-is-no-failure",
-        file=f"{S}domain/jobs/lifecycle.py",
+        file=f"{S}domain/jobs/worker_events.py",
         old="crashes, failures = job.crashes.after_restart(event), job.failures + 1",
         new="crashes, failures = job.crashes.after_restart(event), job.failures",
         tests=("tests/domain/jobs/test_crash_loop.py",),

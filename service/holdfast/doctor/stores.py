@@ -18,7 +18,7 @@ from holdfast_worker.protocol.policies import ConsistencyGuarantee
 
 from holdfast.doctor.findings import Finding, missing, ok, warning
 from holdfast.domain.jobfile.bounded_yaml import NotReadable, load
-from holdfast.domain.jobfile.spec import STORE_PATTERN
+from holdfast.domain.jobfile.checkpoint_spec import STORE_PATTERN
 from holdfast.errors import BadRequest, CheckpointStoreRefused, CheckpointStoreUnreachable
 
 if TYPE_CHECKING:

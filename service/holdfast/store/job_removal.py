@@ -31,7 +31,8 @@ from sqlalchemy import (
 from holdfast.domain.access.audit import AuditAction
 from holdfast.domain.billing.running_cost import Month
 from holdfast.domain.events import Finished, Outcome, Submitted
-from holdfast.domain.jobfile.spec import Checkpoint, JobSpec
+from holdfast.domain.jobfile.checkpoint_spec import Checkpoint
+from holdfast.domain.jobfile.spec import JobSpec
 from holdfast.domain.jobs.commands import removal_refusal
 from holdfast.domain.jobs.job import Job
 from holdfast.errors import NotPossibleNow, StaleWrite

@@ -7,8 +7,9 @@ import textwrap
 import pytest
 import yaml
 from holdfast.domain.jobfile.bounded_yaml import MAX_BYTES
+from holdfast.domain.jobfile.checkpoint_spec import Checkpoint
 from holdfast.domain.jobfile.parser import Overrides, ParsedJobFile, parse_job_file
-from holdfast.domain.jobfile.spec import Checkpoint, HoldfastBlock, JobSpec, Limits
+from holdfast.domain.jobfile.spec import HoldfastBlock, JobSpec, Limits
 from holdfast.errors import BadJobFile
 from holdfast.rendering import render
 from hypothesis import given
@@ -202,8 +203,8 @@ def test_relative_mounts_start_at_the_current_directory() -> None:
         ("{run: x, holdfast: {checkpont: {}}}", "#/holdfast/checkpont", "unknown key; did you mean 'checkpoint'?"),
         ("{run: x, holdfast: {checkpoint: {store: 's3://b', evry: 5m}}}", "#/holdfast/checkpoint/evry", "unknown key; did you mean 'every'?"),
         ("{run: x, holdfast: {limits: {max_failure: 2}}}", "#/holdfast/limits/max_failure", "unknown key; did you mean 'max_failures'?"),
-        ("{run: x, holdfast: {colour: red}}", "#/holdfast/colour", "unknown key; known keys are checkpoint, groups, limits, notify, plan, project, recovery, tags"),
-        ("{run: x, holdfast: {str: 1}}", "#/holdfast/str", "unknown key; known keys are checkpoint, groups, limits, notify, plan, project, recovery, tags"),
+        ("{run: x, holdfast: {colour: red}}", "#/holdfast/colour", "unknown key; known keys are checkpoint, groups, limits, notify, plan, priority, project, recovery, tags"),
+        ("{run: x, holdfast: {str: 1}}", "#/holdfast/str", "unknown key; known keys are checkpoint, groups, limits, notify, plan, priority, project, recovery, tags"),
         ("{run: x, list: 1}", "#/list", "unknown key; known keys are api_server_access, config, "),
         ("{run: x, 'a[b': 1}", "#/a[b", "unknown key; known keys are api_server_access, config, "),
         ("{name: a}", "#/run", "is missing; a job needs it"),

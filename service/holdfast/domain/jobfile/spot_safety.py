@@ -11,8 +11,9 @@ from typing import Any, Final
 from holdfast_worker.protocol.policies import Cadence, CadenceUnit
 
 from holdfast.domain.jobfile.accelerator_catalog import parse_accelerators
+from holdfast.domain.jobfile.checkpoint_spec import Checkpoint
 from holdfast.domain.jobfile.resource_options import ResourceOption, resource_options, uses_spot
-from holdfast.domain.jobfile.spec import Checkpoint, Engine, JobSpec
+from holdfast.domain.jobfile.spec import Engine, JobSpec
 from holdfast.errors import BadJobFile, ValidationIssue
 
 MIN_LOSSES: Final = 5
