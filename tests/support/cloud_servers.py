@@ -14,11 +14,13 @@ import re
 import shutil
 import subprocess
 import sysconfig
+import threading
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Final
 from urllib.parse import urlencode
 
@@ -112,16 +114,27 @@ def azurite() -> Iterator[str]:
     command = [node, f"{AZURITE}", "--blobHost", "127.0.0.1", "--blobPort", "0"]
     command += ["--inMemoryPersistence", "--skipApiVersionCheck", "--disableTelemetry"]
     environment = {**os.environ, "AZURITE_ACCOUNTS": f"{ACCOUNT}:{ACCOUNT_KEY}"}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as server:
+    # Into a file: it logs each request, and would stop at a full pipe.
+    with (
+        NamedTemporaryFile("w") as log,
+        subprocess.Popen(command, stdout=log.fileno(), env=environment) as server,
+    ):
         try:
-            assert server.stdout
-            found = (LISTENS.search(line) for line in server.stdout)
-            endpoint = f"{next(filter(None, found))[1]}/{ACCOUNT}"
+            endpoint = f"{_address(server, Path(log.name))}/{ACCOUNT}"
             make_container(endpoint, CONTAINER)
             yield endpoint
         finally:
             server.terminate()
-            server.communicate()  # It still prints.
+
+
+def _address(server: subprocess.Popen[bytes], log: Path) -> str:
+    """Wait until a server has written where it listens."""
+    pause = threading.Event()
+    while server.poll() is None:
+        if found := LISTENS.search(log.read_text()):
+            return found[1]
+        pause.wait(0.05)
+    raise AssertionError(f"Azurite has ended: {log.read_text()}")
 
 
 def make_container(endpoint: str, name: str) -> None:
