@@ -216,6 +216,8 @@ def test_relative_mounts_start_at_the_current_directory() -> None:
         ("{run: x, resources: []}", "#/resources", "[]: input should be a valid dictionary"),
         ("{run: x, holdfast: {checkpoint: {every: 5m}}}", "#/holdfast/checkpoint/store", "is missing; a job needs it"),
         ("{run: x, holdfast: {checkpoint: {store: 'gs://b/../x'}}}", "#/holdfast/checkpoint/store", "has the part . or .., which keys in buckets cannot have; remove it"),
+        ("{run: x, holdfast: {checkpoint: {store: 'gs://b{d/x'}}}", "#/holdfast/checkpoint/store", "'b{d' is not the name of a bucket; write letters"),
+        ("{run: x, holdfast: {checkpoint: {store: 's3://b[d/x'}}}", "#/holdfast/checkpoint/store", "has a bracket in the name of its bucket"),
         ("{run: x, holdfast: {checkpoint: {store: r2://b}}}", "#/holdfast/checkpoint/store", "'r2://b' is not a store; write s3://bucket/prefix, gs://bucket/prefix, az://container/prefix or file:///path"),
         ("{run: x, holdfast: {checkpoint: {store: 'gs://'}}}", "#/holdfast/checkpoint/store", "'gs://' is not a store; write s3://bucket/prefix, gs://bucket/prefix, az://container/prefix or file:///path"),
         ("{run: x, holdfast: {checkpoint: {store: 'https://a.blob.core.windows.net/b'}}}", "#/holdfast/checkpoint/store", "'https://a.blob.core.windows.net/b' is not a store; write s3://bucket/prefix, gs://bucket/prefix, az://container/prefix or file:///path"),

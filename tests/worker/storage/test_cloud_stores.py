@@ -257,6 +257,14 @@ def test_server_of_google_comes_from_variables() -> None:
         ),
         ({"AZURE_STORAGE_CONNECTION_STRING": "sesame"}, "has a part without '='; copy it again"),
         (
+            {"AZURE_STORAGE_CONNECTION_STRING": "AccountName=abc;AccountKey=ses\name"},
+            "CONNECTION_STRING: contains a line break",
+        ),
+        (
+            {"AZURE_STORAGE_ACCOUNT_NAME": "abc", "AZURE_STORAGE_TOKEN": "ses\name"},
+            "AZURE_STORAGE_TOKEN: contains a line break",
+        ),
+        (
             {"AZURE_STORAGE_CONNECTION_STRING": "UseDevelopmentStorage=true"},
             "names no account; write its BlobEndpoint",
         ),
@@ -276,6 +284,11 @@ def test_invalid_variables_of_azure_are_refused(variables: dict[str, str], messa
         ({"GOOGLE_BASE_URL": "storage"}, "GOOGLE_BASE_URL='storage': is not an endpoint"),
         ({"GOOGLE_BASE_URL": "https://evil.example\\@here"}, "is not an endpoint; write it like"),
         ({"STORAGE_EMULATOR_HOST": ":0"}, "is not an endpoint; write it like"),
+        # obstore would panic at these.
+        ({"GOOGLE_BASE_URL": "http://a{b"}, "is not an endpoint; write it like"),
+        ({"GOOGLE_BASE_URL": "http://a%zz"}, "is not an endpoint; write it like"),
+        ({"GOOGLE_BASE_URL": "http://a\u00e9.example"}, "is not an endpoint; write it like"),
+        ({"GOOGLE_BEARER_TOKEN": "a\nb"}, "GOOGLE_BEARER_TOKEN: contains a line break"),
     ],
 )
 def test_invalid_variables_of_google_are_refused(variables: dict[str, str], message: str) -> None:
@@ -288,6 +301,25 @@ def test_invalid_variables_are_a_refusal_of_the_store(monkeypatch: pytest.Monkey
 
     with pytest.raises(StoreRefused, match="the storage account is unknown"):
         open_store("az://bucket", "job", os.environ)
+
+
+def test_space_and_slash_at_the_end_of_variables_are_ignored() -> None:
+    options, endpoint = google_options({"GOOGLE_BASE_URL": "http://h:1/", "GOOGLE_BEARER_TOKEN": "t\n"})  # fmt: skip
+
+    assert (options["base_url"], endpoint) == ("http://h:1", "http://h:1")
+    assert options["bearer_token"] == "t"
+
+
+@pytest.mark.parametrize("bucket", ["b{ad", "b|d", "us%er", "b:80", "a<b"])
+@pytest.mark.parametrize("scheme", ["gs", "az"])
+def test_names_that_buckets_cannot_have_are_refused(scheme: str, bucket: str) -> None:
+    with pytest.raises(StoreRefused, match="is not the name of a bucket; write letters"):
+        open_store(f"{scheme}://{bucket}/x", "job", os.environ)
+
+
+def test_address_with_a_bracket_is_refused() -> None:
+    with pytest.raises(StoreRefused, match="the address must be"):
+        open_store("gs://b[d/x", "job", os.environ)
 
 
 @pytest.mark.parametrize("url", ["gs://b/../x", "gs://b/./x"])

@@ -94,6 +94,10 @@ AZURE_HOST: Final = re.compile(
 )
 """Endpoints of accounts in Microsoft's clouds."""
 _ACCOUNT: Final = re.compile(r"[a-z0-9]{3,24}")
+_HOST: Final = re.compile(r"[A-Za-z0-9.-]+|[0-9A-Fa-f:.]+")
+"""Hosts that all parsers of URLs read alike; obstore panics at others."""
+BUCKET: Final = re.compile(r"[A-Za-z0-9$][A-Za-z0-9._-]*")
+"""Names that buckets and containers can have."""
 _MISSING: Final = frozenset({"NoSuchBucket", "ContainerNotFound"})
 _FORBIDDEN: Final = frozenset(
     {"AccessDenied", "AuthorizationPermissionMismatch", "InsufficientAccountPermissions"}
@@ -152,6 +156,11 @@ def cloud_store(url: str, env: Mapping[str, str], job: str = "") -> CloudStoreCo
     Raises:
         StoreNotConfigured: a variable has an invalid value, or the account is unknown.
     """
+    bucket = url.partition("://")[2].partition("/")[0]
+    if not BUCKET.fullmatch(bucket):
+        raise StoreNotConfigured(
+            f"{url}: {bucket!r} is not the name of a bucket; write letters, digits, and . _ -"
+        )
     parts = urlsplit(url)
     if {".", ".."} & set(parts.path.split("/")):
         raise StoreNotConfigured(f"{url}: has the part . or .., which keys cannot have; remove it")
@@ -180,7 +189,10 @@ def google_options(env: Mapping[str, str]) -> tuple[dict[str, Any], str]:
         options = {"base_url": endpoint, "bearer_token": "emulator"}
     elif key := options.get("service_account_key"):
         endpoint = _endpoint_of_key(key) or endpoint
-    return options, _checked("GOOGLE_BASE_URL", endpoint)
+    endpoint = _checked("GOOGLE_BASE_URL", endpoint)
+    if "base_url" in options:
+        options["base_url"] = endpoint
+    return options, endpoint
 
 
 def azure_options(env: Mapping[str, str]) -> tuple[dict[str, Any], str]:
@@ -202,7 +214,8 @@ def azure_options(env: Mapping[str, str]) -> tuple[dict[str, Any], str]:
             f"AZURE_STORAGE_ACCOUNT_NAME={account!r}: is not the name of a storage account; write 3 to 24 lower-case letters and digits"
         )
     endpoint = options.get("endpoint") or f"https://{account}.blob.{suffix}"
-    options |= {"endpoint": _checked("AZURE_STORAGE_ENDPOINT", endpoint), "use_emulator": False}
+    endpoint = _checked("AZURE_STORAGE_ENDPOINT", endpoint)
+    options |= {"endpoint": endpoint, "use_emulator": False}
     # obstore reads the environment, too, where credentials of another kind might come first.
     kinds = (kind for option, kind in _CREDENTIAL_TYPES.items() if option in options)
     if kind := next(kinds, None):
@@ -211,7 +224,17 @@ def azure_options(env: Mapping[str, str]) -> tuple[dict[str, Any], str]:
 
 
 def _named(known: Mapping[str, str], env: Mapping[str, str]) -> dict[str, str]:
-    return {option: value for name, option in known.items() if (value := env.get(name))}
+    found: dict[str, str] = {}
+    for name, option in known.items():
+        value = env.get(name, "").strip()
+        # Such a value cannot be part of a request, and obstore panics at it. A key may be a JSON text of several lines.
+        if option != "service_account_key" and not value.isprintable():
+            raise StoreNotConfigured(
+                f"{name}: contains a line break or another control character; remove it"
+            )
+        if value:
+            found[option] = value
+    return found
 
 
 def _parts_of_connection(text: str) -> dict[str, str]:
@@ -225,6 +248,10 @@ def _parts_of_connection(text: str) -> dict[str, str]:
                 f"{CONNECTION_STRING}: has a part without '='; copy it again from the account's access keys"
             )
         word = name.strip().lower()
+        if not value.isprintable():
+            raise StoreNotConfigured(
+                f"{CONNECTION_STRING}: contains a line break or another control character; remove it"
+            )
         if option := _CONNECTION_PARTS.get(word):
             found[option] = value
         elif word == "endpointsuffix":
@@ -250,9 +277,14 @@ def _endpoint_of_key(key: str) -> str:
 
 
 def _checked(name: str, endpoint: str) -> str:
+    """An endpoint without a slash at its end."""
     try:
         parts = urlsplit(endpoint)
-        plain = parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0
+        plain = (
+            parts.scheme in {"http", "https"}
+            and _HOST.fullmatch(parts.hostname or "")
+            and parts.port != 0
+        )
     except ValueError:
         plain = None
     # obstore reads a backslash as a slash, so that another host would be checked than is used.
@@ -260,7 +292,7 @@ def _checked(name: str, endpoint: str) -> str:
         raise StoreNotConfigured(
             f"{name}={endpoint!r}: is not an endpoint; write it like https://storage.example.com"
         )
-    return endpoint
+    return endpoint.rstrip("/")
 
 
 @dataclass(frozen=True)

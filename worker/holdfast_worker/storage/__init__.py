@@ -19,7 +19,10 @@ def open_store(url: str, job: str, env: Mapping[str, str]) -> Store:
     Raises:
         StoreRefused: the URL is not that of a store.
     """
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise StoreRefused(f"the address must be {STORE_FORMS}") from error
     if parts.scheme == "file" and not parts.netloc and parts.path.startswith("/"):
         return DirectoryStore(Path(unquote(parts.path)) / job)
     if parts.scheme == "s3" and parts.netloc:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Final
 from urllib.parse import unquote
 
-from holdfast_worker.protocol.object_stores import STORE_FORMS
+from holdfast_worker.protocol.object_stores import BUCKET, CLOUDS, STORE_FORMS
 from holdfast_worker.protocol.policies import (
     Cadence,
     OnFailure,
@@ -51,10 +51,19 @@ def _store(url: str) -> str:
     scheme, _, rest = url.partition("://")
     if scheme != "file" and {".", ".."} & set(rest.split("/")):
         raise ValueError("has the part . or .., which keys in buckets cannot have; remove it")
-    if "@" in rest.partition("/")[0]:
+    bucket = rest.partition("/")[0]
+    if "@" in bucket:
         raise ValueError(
             "contains a user or a password, which all viewers of the job could read; "
             f"write {scheme}://bucket/prefix, and set {STORE_SECRETS.get(scheme, 'credentials')} as secrets"
+        )
+    if scheme in CLOUDS and not BUCKET.fullmatch(bucket):
+        raise ValueError(
+            f"{bucket!r} is not the name of a bucket; write letters, digits, and . _ -"
+        )
+    if set("[]") & set(bucket):
+        raise ValueError(
+            "has a bracket in the name of its bucket, which names cannot have; remove it"
         )
     return url
 
