@@ -232,7 +232,8 @@ def with_value(of: Mapping[str, list[str]], value: str) -> Iterator[Body]:
 
 def cost(world: SimulatedService, body: Body, job_id: str, headers: Mapping[str, str]) -> Cost:
     """The cost of a response: CPU time of one request, and peak memory of a second one."""
-    method, path = body.route.format(job_id=job_id, project="default", user="ada").split()
+    names = {"job_id": job_id, "project": "default", "user": "ada", "sweep_id": "none"}
+    method, path = body.route.format(**names).split()
 
     def ask() -> int:
         sent = {**JSON, **headers}

@@ -303,7 +303,7 @@ def _argument(name: str, annotation: str) -> Any:
     model = getattr(models, annotation, None)
     if model is not None and issubclass(model, BaseModel):
         return model.model_construct(**dict.fromkeys(model.model_fields))
-    return {} if "Mapping" in annotation else "x"
+    return {} if "Mapping" in annotation else 1 if annotation == "int" else "x"
 
 
 def test_every_route_for_users_has_a_method() -> None:
@@ -320,7 +320,7 @@ def test_every_route_for_users_has_a_method() -> None:
                     for each in list(parameters)[1:]
                     if each.default is each.empty and each.kind is not each.VAR_KEYWORD
                 }
-                for scope in ("project", "user"):
+                for scope in ("service", "project", "user"):
                     getattr(subject, name)(
                         **needed | ({"scope": scope} if "scope" in needed else {})
                     )

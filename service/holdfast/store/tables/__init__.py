@@ -11,6 +11,16 @@ from holdfast.store.tables import (
     market,
     metrics,
     notifications,
+    sweeps,
 )
 
-__all__ = ["billing", "identity", "jobs", "launches", "market", "metrics", "notifications"]
+__all__ = [
+    "billing",
+    "identity",
+    "jobs",
+    "launches",
+    "market",
+    "metrics",
+    "notifications",
+    "sweeps",
+]
