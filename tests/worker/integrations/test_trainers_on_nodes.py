@@ -40,5 +40,6 @@ def test_killed_rank_of_a_trainer_restarts_all_at_once(tmp_path: Path, framework
     assert "while others wait" not in log
     assert nodes.counts(ReportKind.RANKS_REPLACED, ReportKind.RANKS_RESTARTED) == [0, 1]
     again = nodes.driver.reports(ReportKind.TRAINING_STARTED)[-1].body
-    assert again["step"] == 10
+    # On a busy machine, the save of step 10 is not complete when the rank is killed.
+    assert again["step"] in {5, 10}
     assert "held_at" in again, "its checkpoints are copied into memory as well"
