@@ -6,7 +6,7 @@ Order: priority, then the owner's fair share, then age. Two rules bound the wait
   decide.
 * If such a job does not fit, nothing that comes later in the order takes the room it waits for. Before that, smaller jobs may pass it.
 
-The evaluation is a pure function of recorded facts. Whoever admits a job checks the quotas again in the transaction that records it.
+The evaluation is a pure function of recorded facts. The journal checks the quotas again in the transaction that records an admission.
 """
 
 from __future__ import annotations

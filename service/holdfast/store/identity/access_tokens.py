@@ -246,7 +246,7 @@ class AccessTokens:
         return text, new
 
     def _derive(self, number: int) -> tuple[str, str]:
-        """Return the id and the secret of a first token, which nobody can compute without the key."""
+        """Return the id and the secret of a first token; they cannot be computed without the key."""
         purposes = (f"first-token/{number}/{part}/1".encode() for part in ("id", "secret"))
         name, secret = (hmac.new(self._key, one, hashlib.sha256).digest() for one in purposes)
         return name.hex()[:12], base64.urlsafe_b64encode(secret).decode().rstrip("=")
