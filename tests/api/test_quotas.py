@@ -169,3 +169,20 @@ def test_wait_in_the_queue_is_no_wait_for_nodes(world: SimulatedService) -> None
     world.until(second, "succeeded")
 
     assert waits in {"queued", "provisioning"}
+
+
+def test_jobs_resumed_by_one_action_wait_in_the_queue(world: SimulatedService) -> None:
+    put(world, jobs=1)
+    sweep = {"task": {"task": JOB_FILE}, "params": {"seed": ["1..2"]}}
+    made = world.http.post("/v1/sweeps", json=sweep).json()
+    ids = [trial["job_id"] for trial in made["trials"]]
+    for action in ("pause", "resume"):
+        asked = {"action": action, "selection": {"selector": f"sweep={made['id']}"}, "job_ids": ids}
+        assert world.http.post("/v1/jobs/actions", json=asked).json()["refused"] == 0
+        if action == "pause":
+            for job in ids:
+                world.until(job, "paused")
+
+    for job in ids:
+        world.until(job, "succeeded")
+    assert queue(world) == []

@@ -215,15 +215,7 @@ class Journal:
         if not events:
             return job
         with writing(self._engine) as connection:
-            now = self._clock.now()
-            enforce_budgets(connection, job, events, now)
-            enforce_sweep(connection, job, events, now)
-            is_queued = has_quotas(connection)
-            if is_queued:
-                enforce_quotas(connection, job, events)
-            after = event_log.record(connection, job, events, now)
-            if is_queued:
-                track_queue(connection, after, events, now)
+            after = _record(connection, job, events, self._clock.now())
             if action:
                 self._audit(connection, action)
         return after
@@ -248,10 +240,7 @@ class Journal:
                 try:
                     job = event_log.read(connection, job_id)
                     events = decide(job)
-                    if events:
-                        enforce_budgets(connection, job, events, now)
-                        enforce_sweep(connection, job, events, now)
-                    after = event_log.record(connection, job, events, now)
+                    after = _record(connection, job, events, now) if events else job
                 except HoldfastError as error:
                     results[job_id] = error
                     continue
@@ -463,3 +452,20 @@ def recorded_event(row: Any) -> RecordedEvent:
     return RecordedEvent(
         row["cursor"], row["job_id"], row["seq"], row["recorded_at"], *names, event
     )
+
+
+def _record(connection: Connection, job: Job, events: Sequence[Event], now: datetime) -> Job:
+    """Record events within all budgets, turns and quotas, and return the job after them.
+
+    Raises:
+        StaleWrite, IllegalTransition, BudgetSpent: see `Journal.append`.
+    """
+    enforce_budgets(connection, job, events, now)
+    enforce_sweep(connection, job, events, now)
+    is_queued = has_quotas(connection)
+    if is_queued:
+        enforce_quotas(connection, job, events)
+    after = event_log.record(connection, job, events, now)
+    if is_queued:
+        track_queue(connection, after, events, now)
+    return after
