@@ -134,12 +134,14 @@ def test_sharded_job_keeps_its_other_node(
     assert any(text.startswith("Ranks started again with a new node") for text in sentences)
 
 
+@pytest.mark.full
 def test_elastic_job_trains_on_fewer_nodes(service: Service) -> None:
     service.end(signal.SIGTERM)
-    # The replacement comes after 7 to 21 seconds.
-    service.environment["HOLDFAST_LOCAL_PROVISION_S"] = "14"
+    # The replacement comes after 20 to 60 seconds; on a busy machine, the first node needs more than ten to start the ranks.
+    service.environment["HOLDFAST_LOCAL_PROVISION_S"] = "40"
     service.start()
-    job = submitted(service, {"min": 1, "max": 2}, 400)
+    steps = 800
+    job = submitted(service, {"min": 1, "max": 2}, steps)
 
     kill_guard(service, job)
     degraded = service.until(job, lambda job: job["state"] == "degraded")
@@ -148,7 +150,7 @@ def test_elastic_job_trains_on_fewer_nodes(service: Service) -> None:
 
     assert (degraded["nodes"], degraded["min_nodes"]) == (2, 1)
     assert "training on 1 of 2 nodes" in degraded["detail"]
-    assert whole["step"] < 400, "the ranks moved to the replacement before the end"
+    assert whole["step"] < steps, "the ranks moved to the replacement before the end"
     assert (done["state"], done["attempt"], done["preemptions"]) == ("succeeded", 1, 1)
     events = service.json("events", job)
     kinds = [event["kind"] for event in events]
