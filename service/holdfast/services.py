@@ -38,6 +38,7 @@ from holdfast.store.billing.job_summaries import JobSummaries
 from holdfast.store.billing.preemption_costs import PreemptionCostQueries
 from holdfast.store.billing.preemptions import PreemptionQueries
 from holdfast.store.channels import Channels
+from holdfast.store.gpu_health import GpuHealth
 from holdfast.store.identity.access_tokens import AccessTokens
 from holdfast.store.identity.service_tokens import ServiceTokens
 from holdfast.store.identity.sessions import Sessions
@@ -167,6 +168,11 @@ class Services:
     def series(self) -> MetricSeries:
         """Series of logged metrics."""
         return MetricSeries(self.engine)
+
+    @property
+    def gpu_health(self) -> GpuHealth:
+        """The GPUs of jobs."""
+        return GpuHealth(self.engine, self.clock)
 
     @property
     def preemptions(self) -> PreemptionQueries:

@@ -48,6 +48,7 @@ from holdfast.store.audit_log import AuditLog
 from holdfast.store.channels import Channels
 from holdfast.store.code import CodeTable
 from holdfast.store.database import is_newer, open_database, revision_of, upgrade
+from holdfast.store.gpu_health import GpuHealth
 from holdfast.store.identity.access_tokens import NewToken
 from holdfast.store.identity.service_tokens import ServiceTokens, gate_secret
 from holdfast.store.journal import Journal
@@ -97,6 +98,7 @@ def real_environment(
             prices=prices,
             groups_of=groups_in(Journal(engine, clock)),
             address=address,
+            gpu_health=GpuHealth(engine, clock, settings.avoid_gpu_hours),
         )
     )
     # Behind ssh, the directory is not on this machine; reports then arrive through the checkpoint store.

@@ -100,7 +100,7 @@ def test_unsupported_queries_leave_values_out(nvml: Any) -> None:
 
 def test_errors_of_programs_are_no_faults(nvml: Any) -> None:
     gpus = play(nvml, "healthy")
-    nvml._EVENTS.append({"gpu": 0, "after_readings": 0, "xid": 31})  # noqa: SLF001 - of the recording
+    nvml._EVENTS.append({"gpu": 0, "after_readings": 0, "xid": 31})
     gpus.wait(0.001)
     assert (gpus.read()[0].xids, gpus.read()[0].faults) == ((31,), ())
 

@@ -50,7 +50,7 @@ class Monitored:
 
     def _next(self) -> NodeGpus | None:
         found: list[NodeGpus] = []
-        wait_until(lambda: bool(self._published) if self.monitor._node == 0 else self._take(found))  # noqa: SLF001
+        wait_until(lambda: bool(self._published) if self.monitor._node == 0 else self._take(found))
         return found[0] if found else None
 
     def _take(self, found: list[NodeGpus]) -> bool:
@@ -97,7 +97,7 @@ def test_faults_are_published_before_the_interval(tmp_path: Path) -> None:
     leader = Monitored(tmp_path, 0)
     broken = HEALTHY[1].with_fault(GpuFault.OFF_BUS)
     leader.read_again(HEALTHY[0], broken)
-    wait_until(lambda: leader._published[0].gpus == [HEALTHY[0], broken])  # noqa: SLF001
+    wait_until(lambda: leader._published[0].gpus == [HEALTHY[0], broken])
 
 
 def test_last_readings_are_published_at_once(tmp_path: Path) -> None:

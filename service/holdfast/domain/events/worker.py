@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import ClassVar, TypeAlias
 
 from holdfast_worker.protocol.environment import NO_RETRY
+from holdfast_worker.protocol.gpu_health import SENTENCES, GpuFault
 from holdfast_worker.protocol.policies import ConsistencyGuarantee, OnFailure
 from pydantic import AwareDatetime, JsonValue
 
@@ -171,6 +172,34 @@ class RanksReplaced(EventBase):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class GpuUnhealthy(EventBase):
+    """A GPU of an attempt has faults that were not reported before."""
+
+    source: ClassVar[Source] = Source.WORKER
+    attempt: Attempt
+    node: Count
+    host: str = ""
+    """Name of the machine, as its launcher knows it."""
+    gpu: Count
+    """Number of the GPU in its node."""
+    name: str = ""
+    """Type of the GPU, as its driver reports it."""
+    faults: tuple[GpuFault, ...]
+    """All its faults so far."""
+    detail: str = ""
+    """What is wrong, in words, with the numbers of Xid errors."""
+    since: AwareDatetime | None = None
+    """When the node found it; None if unknown."""
+
+    @property
+    def sentence(self) -> str:
+        """What happened, without a full stop."""
+        where = f" of {self.host}" if self.host else ""
+        what = self.detail or "; ".join(SENTENCES[fault] for fault in self.faults)
+        return f"GPU {self.gpu}{where} (node {self.node}) {what}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class WorkerLeft(EventBase):
     """The worker of an attempt stopped training."""
 
@@ -204,5 +233,6 @@ WorkerFact: TypeAlias = (
     | SavingFailed
     | RanksRestarted
     | RanksReplaced
+    | GpuUnhealthy
     | WorkerLeft
 )

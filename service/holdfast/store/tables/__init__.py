@@ -5,6 +5,7 @@ Importing any of them registers all of them in `base.metadata`.
 
 from holdfast.store.tables import (
     billing,
+    gpu_health,
     identity,
     jobs,
     launches,
@@ -16,6 +17,7 @@ from holdfast.store.tables import (
 
 __all__ = [
     "billing",
+    "gpu_health",
     "identity",
     "jobs",
     "launches",
