@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from holdfast.cli.app import app
 from holdfast_worker.protocol.gpu_health import GpuFault, GpuReading, NodeGpus, Throttle
 from holdfast_worker.protocol.reports import ReportKind
-from support.simulated_service import SimulatedService
+from support.simulated_service import SimulatedService, served
+from typer.testing import CliRunner
 
 pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 
@@ -86,7 +88,7 @@ def test_metrics_sum_up_gpus_of_jobs_in_training(world: SimulatedService, job_id
 def test_fault_is_in_events_story_and_hints(world: SimulatedService, job_id: str) -> None:
     report_fault(world, job_id)
     what = "GPU 1 of hpc07 (node 0) has fallen off the bus; Xid 79"
-    events = world.http.get(f"/v1/jobs/{job_id}/events").json()["events"]
+    events = world.http.get(f"/v1/jobs/{job_id}/events").json()
     [event] = [each for each in events if each["kind"] == "GpuUnhealthy"]
     assert event["body"]["faults"] == ["off_bus"]
     story = world.http.get(f"/v1/jobs/{job_id}/why").text
@@ -96,3 +98,17 @@ def test_fault_is_in_events_story_and_hints(world: SimulatedService, job_id: str
         ("gpu_broken", what)
     ]
     assert world.job(job_id)["status"] == "training"
+
+
+def test_show_lists_gpus_and_their_faults(
+    world: SimulatedService, job_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report_gpus(world, job_id)
+    with served(world) as url:
+        monkeypatch.setenv("HOLDFAST_URL", url)
+        shown = CliRunner().invoke(app, ["show", job_id]).output
+    line = (
+        "hpc07 (node 0): 2 x NVIDIA H100 80GB HBM3 · 97% busy · 70 of 80 GiB · up to 61 °C · 652 W"
+    )
+    assert line in shown
+    assert "GPU 1 of hpc07 (node 0) has fallen off the bus; Xid 79" in shown
