@@ -91,7 +91,7 @@ def test_fault_is_in_events_story_and_hints(world: SimulatedService, job_id: str
     events = world.http.get(f"/v1/jobs/{job_id}/events").json()
     [event] = [each for each in events if each["kind"] == "GpuUnhealthy"]
     assert event["body"]["faults"] == ["off_bus"]
-    story = world.http.get(f"/v1/jobs/{job_id}/why").text
+    story = world.http.get(f"/v1/jobs/{job_id}/story").text
     assert f"{what}." in story
     hints = world.http.get(f"/v1/jobs/{job_id}/hints", params={"logs": False}).json()["hints"]
     assert [(hint["trouble"], hint["evidence"][0]["text"]) for hint in hints] == [

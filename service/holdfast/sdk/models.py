@@ -43,6 +43,11 @@ from holdfast.api.schemas.diagnostics import (
     RankPresenceOut,
     SeenOut,
 )
+from holdfast.api.schemas.gpus import (
+    GpuOut,
+    GpusOut,
+    NodeGpusOut,
+)
 from holdfast.api.schemas.identity import (
     AuditEntryOut,
     AuditPage,
@@ -218,6 +223,8 @@ __all__ = [
     "EvidenceOut",
     "FlawOut",
     "ForecastOut",
+    "GpuOut",
+    "GpusOut",
     "GroupOut",
     "GroupSpanOut",
     "HealthOut",
@@ -246,6 +253,7 @@ __all__ = [
     "NewChannelOut",
     "NewTokenOut",
     "NodeCommandOut",
+    "NodeGpusOut",
     "NodeGroupOut",
     "NodeLossOut",
     "NodesEstimateOut",
