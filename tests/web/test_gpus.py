@@ -68,7 +68,7 @@ def test_gpus_and_their_faults_are_shown(
     expect(rows.nth(0)).to_contain_text("97 %")
     expect(rows.nth(0)).to_contain_text("61 °C")
     expect(rows.nth(0)).to_contain_text("healthy")
-    expect(rows.nth(1)).to_contain_text("off_bus")
+    expect(rows.nth(1)).to_contain_text("off bus")
     words = "GPU 1 of hpc01 (node 1) has fallen off the bus; Xid 79"
     expect(page.get_by_text(words)).to_be_visible()
     assert violations(page) == []

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from holdfast_worker.protocol.gpu_health import GpuFault, GpuReading, NodeGpus
 from holdfast_worker.run_dir import RunDir
-from holdfast_worker.watchdog.gpu_monitor import HANGS_S, PUBLISH_S, GpuMonitor, GpuSource
+from holdfast_worker.watchdog.gpu_monitor import HANGS_S, PUBLISH_S, GpuMonitor
 from worker.support.run_driver import wait_until
 
 AT = "2026-11-27T04:00:00.000000Z"
@@ -42,8 +41,9 @@ class Monitored:
         self.gpus = Gpus()
         self.gpus.asked.acquire()
         self.run_dir = RunDir(path)
-        opened: Callable[[], GpuSource] = lambda: self.gpus
-        self.monitor = GpuMonitor(node, self.run_dir, f"gpu-{node}", opened, lambda: self.now_s)
+        self.monitor = GpuMonitor(
+            node, self.run_dir, f"gpu-{node}", lambda: self.gpus, lambda: self.now_s
+        )
         self.monitor.start()
         wait_until(lambda: self.gpus.readings == 1)
         self.shared = self._next()

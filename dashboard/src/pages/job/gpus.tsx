@@ -45,7 +45,10 @@ const number = (name: NumberKey, title: string, by: string, words: (value: numbe
   },
 })
 
-const stateOf = ({ gpu }: Row): string => gpu.faults.join(', ') || gpu.throttles.filter((reason) => reason !== 'power_cap').join(', ') || 'healthy'
+const wordsOf = (names: string[]): string => names.join(', ').replaceAll('_', ' ')
+
+/** Faults, or reasons for lowered clocks. A power limit is usual under full load. */
+const stateOf = ({ gpu }: Row): string => wordsOf(gpu.faults) || wordsOf(gpu.throttles.filter((reason) => reason !== 'power_cap')) || 'healthy'
 
 const COLUMNS: Column<Row>[] = [
   { name: 'node', title: 'Node', value: ({ node }) => node.node, cell: ({ node }) => <span title={node.host}>{node.node} · {node.host}</span> },

@@ -1,3 +1,4 @@
+# ruff: noqa: N802 - the names of NVML
 """A recording of NVML under the name of its package: put this folder on the path of a process.
 
 `HOLDFAST_TEST_NVML` names a recording in `tests/data/nvml`. Each GPU has a list of readings, of which the last one repeats.
