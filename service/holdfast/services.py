@@ -38,7 +38,6 @@ from holdfast.store.billing.job_summaries import JobSummaries
 from holdfast.store.billing.preemption_costs import PreemptionCostQueries
 from holdfast.store.billing.preemptions import PreemptionQueries
 from holdfast.store.channels import Channels
-from holdfast.store.gpu_health import GpuHealth
 from holdfast.store.identity.access_tokens import AccessTokens
 from holdfast.store.identity.service_tokens import ServiceTokens
 from holdfast.store.identity.sessions import Sessions
@@ -48,6 +47,7 @@ from holdfast.store.job_removal import Removals
 from holdfast.store.journal import Journal
 from holdfast.store.launches import LaunchBook
 from holdfast.store.leases import LeaseTable
+from holdfast.store.machines.gpu_health import GpuHealth
 from holdfast.store.market.observations import PlaceObservations
 from holdfast.store.metrics import MetricSeries
 from holdfast.store.outbox import Outbox

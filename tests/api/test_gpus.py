@@ -97,7 +97,7 @@ def test_fault_is_in_events_story_and_hints(world: SimulatedService, job_id: str
     assert [(hint["trouble"], hint["evidence"][0]["text"]) for hint in hints] == [
         ("gpu_broken", what)
     ]
-    assert world.job(job_id)["status"] == "training"
+    assert world.job(job_id)["state"] == "training"
 
 
 def test_show_lists_gpus_and_their_faults(

@@ -8,8 +8,8 @@ import pytest
 from holdfast.domain.jobfile.spec import Engine
 from holdfast.domain.jobs.lifecycle import fold
 from holdfast.ports import AvoidedNode
-from holdfast.store.gpu_health import KEPT, GpuHealth
 from holdfast.store.journal import Journal
+from holdfast.store.machines.gpu_health import KEPT, GpuHealth
 from holdfast_worker.protocol.gpu_health import GpuFault, GpuReading, NodeGpus
 from holdfast_worker.protocol.reports import Report, ReportKind
 from sqlalchemy import Engine as SqlEngine

@@ -27,10 +27,16 @@ from holdfast.cli.checkpoints import retention_failure
 from holdfast.cli.code_upload import Upload, code_of
 from holdfast.cli.diagnostics import print_hints
 from holdfast.cli.logs import follow_to_the_end
-from holdfast.cli.metrics import ends_in, per_second, speed_rows, throughput
+from holdfast.cli.metrics import (
+    ends_in,
+    gpu_rows,
+    gpus_of,
+    per_second,
+    speed_rows,
+    throughput,
+)
 from holdfast.cli.output import AsJson, money, steps, warn_stale_launchers
 from holdfast.cli.usage.bulk_actions import act_on_selection, is_selection
-from holdfast.cli.usage.gpu_rows import gpu_rows, gpus_of
 from holdfast.cli.usage.job_argument import JobId, MaybeJobId
 from holdfast.cli.usage.job_filters import ChosenJobs, chosen_jobs, job_filters
 from holdfast.cli.usage.shared_options import Limits, submission_limits, with_options

@@ -14,8 +14,7 @@ from holdfast.api.schemas.diagnostics import (
     ProofOut,
     RankPresenceOut,
 )
-from holdfast.api.schemas.gpus import GpusOut
-from holdfast.api.schemas.metrics import SeriesPage
+from holdfast.api.schemas.metrics import GpusOut, SeriesPage
 from holdfast.api.schemas.throughput import ThroughputOut
 from holdfast.client.calls import (
     AsyncResource,

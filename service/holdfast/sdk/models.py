@@ -43,11 +43,6 @@ from holdfast.api.schemas.diagnostics import (
     RankPresenceOut,
     SeenOut,
 )
-from holdfast.api.schemas.gpus import (
-    GpuOut,
-    GpusOut,
-    NodeGpusOut,
-)
 from holdfast.api.schemas.identity import (
     AuditEntryOut,
     AuditPage,
@@ -95,6 +90,9 @@ from holdfast.api.schemas.jobs import (
 )
 from holdfast.api.schemas.metrics import (
     BucketOut,
+    GpuOut,
+    GpusOut,
+    NodeGpusOut,
     SeriesOut,
     SeriesPage,
 )

@@ -48,12 +48,12 @@ from holdfast.store.audit_log import AuditLog
 from holdfast.store.channels import Channels
 from holdfast.store.code import CodeTable
 from holdfast.store.database import is_newer, open_database, revision_of, upgrade
-from holdfast.store.gpu_health import GpuHealth
 from holdfast.store.identity.access_tokens import NewToken
 from holdfast.store.identity.service_tokens import ServiceTokens, gate_secret
 from holdfast.store.journal import Journal
 from holdfast.store.launches import LaunchBook
 from holdfast.store.leases import LeaseTable
+from holdfast.store.machines.gpu_health import GpuHealth
 from holdfast.store.market.projection import Projection
 from holdfast.store.queries import Queries
 from holdfast.store.secrets import Secrets

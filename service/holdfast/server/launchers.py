@@ -30,10 +30,10 @@ from holdfast.launchers.slurm.batch_job import ClusterPaths
 from holdfast.packaging.wheel import own_wheel, wheelhouse
 from holdfast.ports import Launcher, PriceCatalog
 from holdfast.settings import Settings
-from holdfast.store.gpu_health import GpuHealth
 from holdfast.store.identity.service_tokens import ServiceTokens
 from holdfast.store.journal import Journal
 from holdfast.store.launches import LaunchBook
+from holdfast.store.machines.gpu_health import GpuHealth
 
 GroupsOf: TypeAlias = Callable[[str], Sequence[GroupShape]]
 """Returns the node groups of a job; none if it has none, or is unknown."""

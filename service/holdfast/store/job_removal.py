@@ -43,7 +43,6 @@ from holdfast.store.database import reading, writing
 from holdfast.store.journal import Journal
 from holdfast.store.outbox import Outbox
 from holdfast.store.sweeps import keep_cost
-from holdfast.store.tables.gpu_health import gpu_readings
 from holdfast.store.tables.jobs import (
     job_events,
     job_secrets,
@@ -61,7 +60,7 @@ from holdfast.store.tables.launches import (
     rendezvous,
     upkeep,
 )
-from holdfast.store.tables.metrics import metric_block_marks, metric_blocks
+from holdfast.store.tables.metrics import gpu_readings, metric_block_marks, metric_blocks
 
 MAX_ROWS: Final = 2000
 """Rows that one transaction removes. A lower value adds transactions; a higher value lets other writers wait longer."""

@@ -26,7 +26,7 @@ from holdfast.domain.jobs.job import LEAVING, Job, State
 from holdfast.domain.jobs.reports import GpuReadings, Point, parse_report
 from holdfast.errors import BadReport, Fenced, HoldfastError, NotFound, NotRegistered
 from holdfast.store import event_log, incarnations
-from holdfast.store.gpu_health import save_faults, save_readings
+from holdfast.store.machines.gpu_health import save_faults, save_readings
 from holdfast.store.tables.billing import ledgers
 from holdfast.store.tables.jobs import job_events
 

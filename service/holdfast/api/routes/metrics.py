@@ -11,8 +11,14 @@ from pydantic import StringConstraints
 
 from holdfast.api.dependencies import TheJob, TheServices
 from holdfast.api.routing import Router
-from holdfast.api.schemas.gpus import GpuOut, GpusOut, NodeGpusOut
-from holdfast.api.schemas.metrics import BucketOut, SeriesOut, SeriesPage
+from holdfast.api.schemas.metrics import (
+    BucketOut,
+    GpuOut,
+    GpusOut,
+    NodeGpusOut,
+    SeriesOut,
+    SeriesPage,
+)
 from holdfast.api.schemas.throughput import ThroughputOut
 from holdfast.api.views.throughput import throughput_view
 from holdfast.domain.metric_series import Axis, Bucket, to_buckets

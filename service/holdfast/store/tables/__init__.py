@@ -5,7 +5,6 @@ Importing any of them registers all of them in `base.metadata`.
 
 from holdfast.store.tables import (
     billing,
-    gpu_health,
     identity,
     jobs,
     launches,
@@ -17,7 +16,6 @@ from holdfast.store.tables import (
 
 __all__ = [
     "billing",
-    "gpu_health",
     "identity",
     "jobs",
     "launches",

@@ -21,8 +21,8 @@ from holdfast.domain.jobs.job import IN_TRAINING, Job
 from holdfast.domain.jobs.reports import GpuReadings
 from holdfast.ports import AvoidedNode, Clock
 from holdfast.store.database import reading
-from holdfast.store.tables.gpu_health import gpu_readings, unhealthy_gpus
 from holdfast.store.tables.jobs import job_events, jobs
+from holdfast.store.tables.metrics import gpu_readings, unhealthy_gpus
 
 KEPT: Final = timedelta(days=31)
 """How long faults are kept here. A lower value forgets nodes that the settings have launches avoid; a higher value keeps more rows."""
