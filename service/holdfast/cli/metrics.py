@@ -1,4 +1,4 @@
-"""Metrics of a job in the terminal: the command `metrics`, and rates and GPUs in other commands."""
+"""Metrics of a job in the terminal: `metrics`, and rates and GPUs in other commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Reports the GPUs of all nodes: rank 0 does while it runs, and the wrapper of node 0 after the ranks have ended."""
+"""Reports of the GPUs of all nodes.
+
+Rank 0 writes them while it runs, and the wrapper of node 0 after the ranks have ended.
+"""
 
 from __future__ import annotations
 

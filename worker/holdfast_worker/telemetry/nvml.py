@@ -226,7 +226,7 @@ def open_gpus(env: Mapping[str, str]) -> Nvml | None:
 
 
 def _is_visible(device: _Device, visible: str) -> bool:
-    """Whether `CUDA_VISIBLE_DEVICES` has a GPU, by its number or uuid; all count without a value."""
+    """Whether `CUDA_VISIBLE_DEVICES` names a GPU by number or uuid, or is empty."""
     words = [word.strip() for word in visible.split(",") if word.strip()]
     if not words or any(word.startswith("MIG") for word in words):
         return True

@@ -1,4 +1,4 @@
-"""Reads the GPUs of this node in a thread of the wrapper, and publishes those of all nodes on node 0.
+"""Monitor of the GPUs of this node, and on node 0 of those of all nodes.
 
 A query of a broken GPU may hang for good. The thread is therefore a daemon, and no other thread waits for it. Standard
 library only, and nothing at all happens on a node without GPUs.
@@ -105,7 +105,7 @@ class GpuMonitor:
                 self._source = source
                 self._set(source.read())
                 source.wait(INTERVAL_S)
-        except Exception as error:  # noqa: BLE001 - no error of a driver may end training
+        except (OSError, ValueError) as error:
             log_info(f"the GPUs of this node are not read any more: {error}")
 
     def _set(self, gpus: Sequence[GpuReading]) -> None:

@@ -76,6 +76,9 @@ A lower value decides without them; a higher value pays for nodes that hang."""
 class Watchdog:
     """Monitors the ranks of a node, and with the watchdogs of other nodes all ranks."""
 
+    cause: FailureCause | None = None
+    """Why all ranks of all nodes have to end; None while they may continue."""
+
     def __init__(
         self,
         run_dir: RunDir,
@@ -96,8 +99,7 @@ class Watchdog:
 
         `world_size`: the number of all ranks, if lost ranks are replaced while the others wait. `replaces_nodes`: the launcher
         replaces a lost node. `is_grouped`: the nodes are in several groups, which are replaced by themselves. `hosting`: nodes whose
-        ranks run on others. `newest_starts`: see `NodeChannel`. `drills`: nodes that have to end because a user asked for it.
-        `gpus`: of this node.
+        ranks run on others. `newest_starts`: see `NodeChannel`. `drills`: nodes that have to end on request. `gpus`: of this node.
         """
         self._hosting = hosting = hosting or Hosting(address.nodes, None)
         self._run_dir, self._ranks, self._clock = run_dir, ranks, clock
@@ -137,8 +139,6 @@ class Watchdog:
                 is_grouped=is_grouped,
             )
         self._kill_s = self._idle_s = float("inf")
-        self.cause: FailureCause | None = None
-        """Why all ranks of all nodes have to end; None while they may continue."""
 
     def opened(self) -> AbstractContextManager[None]:
         """Open the channel to the other nodes."""

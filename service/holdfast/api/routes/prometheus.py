@@ -179,7 +179,7 @@ def _training(newest: Sequence[Mapping[str, float | None]]) -> Iterator[Metric]:
 
 
 def _gpus(services: Services) -> Iterator[Metric]:
-    """Yield readings of the GPUs of all jobs in training, and their faults, without labels of jobs."""
+    """Yield readings and faults of the GPUs of all jobs in training, without labels of jobs."""
     gpus = [gpu for node in services.gpu_health.of_running_jobs() for gpu in node.gpus]
     yield _gauge("holdfast_gpus", "GPUs that jobs in training report.", len(gpus))
     words = "Those of them with a fault, by fault."

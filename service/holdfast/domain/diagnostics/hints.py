@@ -134,7 +134,7 @@ def find_hints(
 
 
 def _check_gpus(case: _Diagnosis, facts: Sequence[Event]) -> None:
-    """Name the faulty GPUs of the failed attempt, or else of the newest: they cause other errors."""
+    """Name faulty GPUs of the failed attempt, or else of the newest: they cause other errors."""
     found = [fact for fact in facts if isinstance(fact, GpuUnhealthy)]
     newest = max((getattr(fact, "attempt", 0) for fact in facts), default=0)
     attempt = failed_attempt(facts) or newest

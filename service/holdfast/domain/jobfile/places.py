@@ -188,9 +188,9 @@ def zone_resources(resources: Mapping[str, Any], placement: LaunchPlacement) -> 
 def with_zones_last(
     resources: Mapping[str, Any], zones: Iterable[tuple[str, str]]
 ) -> dict[str, Any]:
-    """The resources of a launch that tries its entries with these zones last, each a cloud and a zone.
+    """The resources of a launch that tries its entries with these zones last.
 
-    The other entries are tried in the order of the file. Entries of a whole cloud do not change their place, and neither does
+    `zones` are pairs of a cloud and a zone. The other entries are tried in the order of the file. Entries of a whole cloud do not change their place, and neither does
     the only one.
     """
     avoided = [_observed_path(cloud, zone) for cloud, zone in zones]
