@@ -93,7 +93,7 @@ def nvml(run: Run) -> str:
     took_ms = 1000 * (time.perf_counter() - begun_s)
     assert mine.memory_used_bytes is not None
     assert mine.memory_used_bytes >= torch.cuda.memory_allocated(run.device)
-    assert mine.temperature_c and mine.power_w and mine.clock_mhz
+    assert None not in {mine.temperature_c, mine.power_w, mine.clock_mhz}
     assert mine.faults == (), mine.detail
     assert took_ms < 100
     return f"{mine.temperature_c} C, {mine.power_w:.0f} W, {mine.clock_mhz} MHz, {took_ms:.1f} ms"

@@ -106,3 +106,13 @@ def test_old_faults_are_forgotten(journal: Journal, engine: SqlEngine, clock: Fi
     journal.ingest("job-1", 1, [unhealthy(2, GpuFault.HEAT)])
     ever = GpuHealth(engine, clock, avoid_hours=10_000)
     assert [each.host for each in ever.avoided_nodes(Engine.SKYPILOT)] == ["hpc01"]
+
+
+def test_names_that_databases_refuse_are_stored_legibly(journal: Journal, gpus: GpuHealth) -> None:
+    named = NodeGpus(2**31 - 1, "hpc\0", AT.isoformat(), [GpuReading(gpu=0, name="a\0b")])
+    body = {"node": 2**31 - 1, "host": "hpc\0" * 100, "gpu": 0, "faults": ["heat"]}
+    fault = Report(1, 2, AT.isoformat(), ReportKind.GPU_UNHEALTHY, body)  # type: ignore[arg-type]
+    journal.ingest("job-1", 1, [read(1, named), fault])
+    [found] = gpus.of_job("job-1")
+    assert (found.host, found.gpus[0].name) == ("hpc?", "a?b")
+    assert gpus.avoided_nodes(Engine.SKYPILOT)[0].host == "hpc?" * 25

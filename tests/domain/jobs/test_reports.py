@@ -255,6 +255,8 @@ def test_report_is_read_back_unchanged_from_a_spool(kind: ReportKind) -> None:
             "timezone",
         ),
         (ReportKind.GPU_UNHEALTHY, {"gpu": -1}, "gpu: "),
+        (ReportKind.GPU_UNHEALTHY, {"node": 2**31}, "node: "),
+        (ReportKind.GPU_UNHEALTHY, {"faults": ["heat"] * 11}, "faults: .*at most 10 items"),
         (ReportKind.GPU_UNHEALTHY, {"faults": None}, "faults: "),
         (ReportKind.PROGRESS, {"step": "many"}, "valid integer"),
         (ReportKind.PROGRESS, {"step": 2**70}, "less than"),

@@ -18,11 +18,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 COUNTS = st.none() | st.integers(0, 2**53 - 1)
+NAMES = st.text(st.characters(exclude_characters="\0"), max_size=100)
 READINGS = st.builds(
     GpuReading,
     gpu=st.integers(0, 100),
-    name=st.text(max_size=100),
-    uuid=st.text(max_size=100),
+    name=NAMES,
+    uuid=NAMES,
     utilization=st.none() | st.floats(0, 1),
     power_w=st.none() | st.floats(0, 2000),
     power_limit_w=st.none() | st.floats(0, 2000),

@@ -53,8 +53,8 @@ HEARTBEATS = st.builds(
 )
 GPUS = st.builds(
     NodeGpus,
-    COUNTS,
-    st.text(max_size=50),
+    st.integers(0, 1000),
+    st.just("hpc07"),
     st.just("2026-11-27T04:00:00Z"),
     st.lists(st.builds(GpuReading, gpu=st.integers(0, 7), temperature_c=COUNTS), max_size=3),
 )

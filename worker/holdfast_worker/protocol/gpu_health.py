@@ -174,6 +174,7 @@ _NUMBERS: Final[Mapping[str, type[int | float]]] = {
 }
 _LISTS: Final = ("throttles", "xids", "faults")
 _MAX_INTEGER: Final = 2**53
+_MAX_NODE: Final = 2**31
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,11 +202,16 @@ class NodeGpus:
         """
         match raw:
             case {"node": int(node), "host": str(host), "at": str(at), "gpus": list(gpus)}:
-                if not 0 <= node < _MAX_INTEGER:
+                if not 0 <= node < _MAX_NODE:
                     raise ValueError(f"{node} is not the number of a node")
                 found = [GpuReading.parse(gpu) for gpu in gpus[:MAX_GPUS]]
-                return cls(node, host[:MAX_CHARS], at[:MAX_CHARS], found)
+                return cls(node, legible(host), legible(at), found)
         raise ValueError("not readings of a node: it needs node, host, at and gpus")
+
+
+def legible(text: str) -> str:
+    """A text as databases accept it."""
+    return text[:MAX_CHARS].replace("\0", "?")
 
 
 def _number(raw: Mapping[str, Json], name: str, of: type[int | float]) -> float | None:
@@ -223,7 +229,7 @@ def _text(raw: Mapping[str, Json], name: str) -> str:
     value = raw.get(name, "")
     if not isinstance(value, str):
         raise ValueError(f"{name} of a GPU is not a text")  # noqa: TRY004 - a malformed report
-    return value[:MAX_CHARS]
+    return legible(value)
 
 
 def _words(raw: Mapping[str, Json], name: str, of: type[StrEnum]) -> list[str]:

@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import ClassVar, TypeAlias
+from typing import Annotated, ClassVar, TypeAlias
 
 from holdfast_worker.protocol.environment import NO_RETRY
 from holdfast_worker.protocol.gpu_health import SENTENCES, GpuFault
 from holdfast_worker.protocol.policies import ConsistencyGuarantee, OnFailure
-from pydantic import AwareDatetime, JsonValue
+from pydantic import AwareDatetime, Field, JsonValue
 
 from holdfast.domain.events.base import EventBase, Source
 from holdfast.domain.events.values import (
     Attempt,
     Count,
     Interval,
+    MachineNumber,
     Metric,
     Nodes,
     PassedOver,
@@ -177,14 +178,14 @@ class GpuUnhealthy(EventBase):
 
     source: ClassVar[Source] = Source.WORKER
     attempt: Attempt
-    node: Count
+    node: MachineNumber
     host: str = ""
     """Name of the machine, as its launcher knows it."""
-    gpu: Count
+    gpu: MachineNumber
     """Number of the GPU in its node."""
     name: str = ""
     """Type of the GPU, as its driver reports it."""
-    faults: tuple[GpuFault, ...]
+    faults: Annotated[tuple[GpuFault, ...], Field(max_length=len(GpuFault))]
     """All its faults so far."""
     detail: str = ""
     """What is wrong, in words, with the numbers of Xid errors."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from holdfast_worker.protocol.gpu_health import MAX_CHARS, GpuReading
+from holdfast_worker.protocol.gpu_health import GpuReading, legible
 from sqlalchemy import Connection, RowMapping, delete, insert, or_, select, tuple_
 from sqlalchemy import Engine as SqlEngine
 
@@ -113,7 +113,7 @@ def save_faults(
             "node": fact.node,
             "gpu": fact.gpu,
             "engine": job.engine,
-            "host": fact.host[:MAX_CHARS],
+            "host": legible(fact.host),
             "at": recorded_at,
         }
         for fact in facts
