@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -19,6 +20,7 @@ import torch.distributed as dist
 from holdfast_worker import Run
 from holdfast_worker.checkpoint.checksums import state_dict_digest
 from holdfast_worker.distributed import sharding
+from holdfast_worker.telemetry.nvml import open_gpus
 from torch import nn
 
 NO_GPU = 77
@@ -82,6 +84,21 @@ def memory(run: Run) -> str:
     return f"{peak / 2**20:.1f} MiB at most"
 
 
+def nvml(run: Run) -> str:
+    """NVML reports the GPU of this rank, without a fault; a reading takes less than 0.1 s."""
+    gpus = open_gpus(os.environ)
+    assert gpus is not None, "nvidia-ml-py reads no GPU"
+    begun_s = time.perf_counter()
+    [mine, *_] = gpus.read()
+    took_ms = 1000 * (time.perf_counter() - begun_s)
+    assert mine.memory_used_bytes is not None
+    assert mine.memory_used_bytes >= torch.cuda.memory_allocated(run.device)
+    assert None not in {mine.temperature_c, mine.power_w, mine.clock_mhz}
+    assert mine.faults == (), mine.detail
+    assert took_ms < 100
+    return f"{mine.temperature_c} C, {mine.power_w:.0f} W, {mine.clock_mhz} MHz, {took_ms:.1f} ms"
+
+
 def resume(_: Run) -> str:
     """A killed and resumed run is bit-identical to an uninterrupted one, if deterministic."""
     with tempfile.TemporaryDirectory() as folder:
@@ -137,6 +154,9 @@ def _train(store: Path, *, killed_at_step: int) -> str:
     ).stdout.strip()
 
 
+CHECKS = (binding, nccl, autocast, sharded, memory, nvml, resume)
+
+
 def failures(run: Run, checks: tuple[Callable[[Run], str], ...]) -> Iterator[str]:
     """Run and print all checks; yield the names of failed ones."""
     for check in checks:
@@ -159,7 +179,7 @@ def main() -> int:
     uninterrupted = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
     os.environ.update({**uninterrupted, "MASTER_PORT": _free_port()})
     run = Run.start()
-    return 1 if list(failures(run, (binding, nccl, autocast, sharded, memory, resume))) else 0
+    return 1 if list(failures(run, CHECKS)) else 0
 
 
 if __name__ == "__main__":

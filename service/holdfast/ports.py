@@ -58,6 +58,17 @@ class LogSource:
     """Whether the rank is of a missing node and ran on this one."""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AvoidedNode:
+    """A node with a GPU that is not healthy, which new launches avoid."""
+
+    host: str
+    """Name of the machine; empty if unknown."""
+    cloud: str = ""
+    zone: str = ""
+    """Where it was, if its machine has no lasting name; empty otherwise, and if unknown."""
+
+
 class Launcher(Protocol):
     """Starts, observes and stops the nodes of jobs. Every call may raise `LauncherUnreachable`.
 

@@ -47,6 +47,7 @@ from holdfast.store.job_removal import Removals
 from holdfast.store.journal import Journal
 from holdfast.store.launches import LaunchBook
 from holdfast.store.leases import LeaseTable
+from holdfast.store.machines.gpu_health import GpuHealth
 from holdfast.store.market.observations import PlaceObservations
 from holdfast.store.metrics import MetricSeries
 from holdfast.store.outbox import Outbox
@@ -167,6 +168,11 @@ class Services:
     def series(self) -> MetricSeries:
         """Series of logged metrics."""
         return MetricSeries(self.engine)
+
+    @property
+    def gpu_health(self) -> GpuHealth:
+        """The GPUs of jobs."""
+        return GpuHealth(self.engine, self.clock)
 
     @property
     def preemptions(self) -> PreemptionQueries:

@@ -164,6 +164,9 @@ class Settings(BaseSettings):
     """Seconds between two decisions about the nodes of a job with a plan, and the time that a
     decision may cost it. A lower value moves jobs for short gaps in the market; a higher value
     requests on-demand nodes earlier."""
+    avoid_gpu_hours: float = Field(default=24.0, ge=0, le=720)
+    """Hours for which launches avoid a node after a fault of one of its GPUs; 0: never. A lower
+    value uses a node before it is repaired; a higher value leaves repaired nodes idle."""
     restart_s: float = Field(default=30.0, ge=0, le=1800)
     """Seconds before a failed program is restarted, on local nodes and on Slurm; doubled with each
     further failure, up to 30 minutes. A lower value fails again while the cause lasts; a higher

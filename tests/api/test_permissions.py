@@ -110,6 +110,7 @@ address           POST /v1/jobs/{job_id}/nudge/{secret}
 +++++4++ ++444444 GET /v1/jobs/{job_id}/proofs
 +++++4++ ++444444 GET /v1/jobs/{job_id}/series
 +++++4++ ++444444 GET /v1/jobs/{job_id}/throughput
++++++4++ ++444444 GET /v1/jobs/{job_id}/gpus
 +++++4++ ++444444 GET /v1/projects/{project}/members
 +++++4++ ++444444 GET /v1/projects/{project}/channels
 +++++4++ ++444444 GET /v1/projects/{project}/channels/{channel}/deliveries

@@ -23,7 +23,7 @@ LOCK = {
 }
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 # The CUDA build of torch installs these at the versions that torch pins.
-BROUGHT_BY_TORCH = re.compile(r"nvidia-|cuda-|triton$")
+BROUGHT_BY_TORCH = re.compile(r"nvidia-(?!ml-)|cuda-|triton$")
 
 
 def reachable(*extras: str) -> set[str]:

@@ -38,6 +38,10 @@ SNAPSHOTS_FILE: Final = "snapshots"
 """Written by ranks whose snapshots are also in the memory of other nodes, so that all start again if a node is lost."""
 MOVE_FILE: Final = "move"
 """Written by the wrapper of node 0 to have all ranks meet again between two steps."""
+GPUS_FILE: Final = "gpus.json"
+"""Written by the wrapper of node 0: the newest readings of the GPUs of all nodes."""
+GPU_FAULTS_FILE: Final = "gpu-faults.json"
+"""Written by the process that reports them: the faults of GPUs that are reported."""
 FAILURE_FILE: Final = "failure.json"
 """Written by the agent: `{"rank": ..., "exit_code": ...}` of the rank that failed first."""
 
@@ -75,7 +79,8 @@ class RunDir:
 
     def clear(self) -> None:
         """Remove the files of an earlier run, except a notice or a hint, which may precede this run."""
-        (self.path / TRAINED_FILE).unlink(missing_ok=True)
+        for name in (TRAINED_FILE, GPUS_FILE, GPU_FAULTS_FILE):
+            (self.path / name).unlink(missing_ok=True)
         self.mark_snapshots(are_kept=False)
         self.withdraw_waiting()
         self.clear_ranks()
@@ -205,9 +210,7 @@ class RunDir:
 
     def replace_exit_reason(self, left: ExitReason) -> None:
         """Overwrite the exit reason of one rank with the cause that the wrapper found for all ranks."""
-        draft = self.path / f".{LEFT_FILE}.settled"
-        draft.write_text(json.dumps(asdict(left)))
-        draft.replace(self.path / LEFT_FILE)
+        _replace(self.path / LEFT_FILE, json.dumps(asdict(left)))
 
     def exit_reason(self) -> ExitReason | None:
         """Why the first rank exited; None if no reason is recorded."""
@@ -279,6 +282,26 @@ class RunDir:
         """Whether all ranks have to meet again between two steps."""
         return (self.path / MOVE_FILE).exists()
 
+    def write_gpus(self, text: str) -> None:
+        """Replace the readings of the GPUs of all nodes."""
+        _replace(self.path / GPUS_FILE, text)
+
+    def read_gpus(self) -> str:
+        """The readings of the GPUs of all nodes; empty without any."""
+        try:
+            return (self.path / GPUS_FILE).read_text()
+        except FileNotFoundError:
+            return ""
+
+    def record_gpu_faults(self, faults: frozenset[str]) -> None:
+        """Record which faults of GPUs are reported."""
+        _replace(self.path / GPU_FAULTS_FILE, json.dumps({"faults": sorted(faults)}))
+
+    def reported_gpu_faults(self) -> frozenset[str]:
+        """The faults of GPUs that are reported."""
+        faults = (read_json(self.path / GPU_FAULTS_FILE) or {}).get("faults")
+        return frozenset(map(str, faults)) if isinstance(faults, list) else frozenset()
+
     def record_failure(self, failure: Failure) -> None:
         """Record which rank failed first."""
         write_first(self.path / FAILURE_FILE, json.dumps(asdict(failure)))
@@ -298,6 +321,13 @@ def write_first(path: Path, text: str) -> None:
             path.hardlink_to(draft)
     finally:
         draft.unlink()
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write a file, or replace it atomically."""
+    draft = path.with_name(f".{path.name}.new")
+    draft.write_text(text)
+    draft.replace(path)
 
 
 def read_json(path: Path) -> dict[str, object] | None:

@@ -21,6 +21,7 @@ from holdfast_worker.run_dir import RunDir
 from holdfast_worker.storage import open_store
 from holdfast_worker.storage.base import StoreError
 from holdfast_worker.telemetry.delivery import ReportSender
+from holdfast_worker.telemetry.gpu_reports import GpuReports
 from holdfast_worker.telemetry.reporter import Reporter
 from holdfast_worker.telemetry.service_client import ServiceClient
 from holdfast_worker.telemetry.spool import Spool
@@ -44,12 +45,15 @@ def open_reports(config: Config) -> Reporter:
     except (OSError, ValueError) as error:
         log_info(f"reports are dropped: the spool is unusable: {error}")
         return Reporter(None)
+    reports = Reporter(spool)
+    if config.run_dir and config.wrapper:
+        GpuReports(RunDir(config.run_dir), reports).start()
     if config.url and not config.is_delivered_by_wrapper and config.is_numbered:
         client = ServiceClient(config.url, config.job, config.token)
         sender = ReportSender(client, config.spool, config.attempt)
         sender.start()
         atexit.register(sender.close)
-    return Reporter(spool)
+    return reports
 
 
 def open_repository(config: Config, ranks: ProcessGroup, nonce: str) -> CheckpointRepository | None:

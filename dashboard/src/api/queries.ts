@@ -4,7 +4,7 @@
 import { keepPreviousData, useInfiniteQuery, useQuery, type UseQueryResult } from '@tanstack/react-query'
 import { get, withQuery, ResponseError } from './client'
 import type {
-  Attempt, Bill, CheckpointPage, Costs, JobEvent, Hints, Job, JobPage, Launcher, LogSource, Preemptions, Prices, Project, Sentence, SeriesPage, Session, CurrentUser,
+  Attempt, Bill, CheckpointPage, Costs, Gpus, JobEvent, Hints, Job, JobPage, Launcher, LogSource, Preemptions, Prices, Project, Sentence, SeriesPage, Session, CurrentUser,
 } from './types'
 
 /** Poll interval of live data. Metric points are not part of the event stream. */
@@ -155,6 +155,8 @@ export const useHints = (id: string, live: boolean, has_failed: boolean) =>
 export const useEvents = (id: string) => part<JobEvent[]>(id, 'events', '/events', false)
 /** Names of the metrics. */
 export const useSeriesNames = (id: string, live: boolean) => part<SeriesPage>(id, 'series', '/series', while_live(live))
+/** The newest readings of its GPUs, which change more slowly than metrics. */
+export const useGpus = (id: string, live: boolean) => part<Gpus>(id, 'gpus', '/gpus', live && SUMS_MS)
 /** Values of some metrics. */
 export const useSeries = (id: string, names: string[], live: boolean): Query<SeriesPage> =>
   useQuery({

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -27,7 +27,14 @@ from holdfast.cli.checkpoints import retention_failure
 from holdfast.cli.code_upload import Upload, code_of
 from holdfast.cli.diagnostics import print_hints
 from holdfast.cli.logs import follow_to_the_end
-from holdfast.cli.metrics import ends_in, per_second, speed_rows, throughput
+from holdfast.cli.metrics import (
+    ends_in,
+    gpu_rows,
+    gpus_of,
+    per_second,
+    speed_rows,
+    throughput,
+)
 from holdfast.cli.output import AsJson, money, steps, warn_stale_launchers
 from holdfast.cli.usage.bulk_actions import act_on_selection, is_selection
 from holdfast.cli.usage.job_argument import JobId, MaybeJobId
@@ -253,10 +260,11 @@ def show(job_id: JobId, as_json: AsJson = False) -> None:
             warn_stale_launchers(client)
             found = client.diagnostics.hints(job_id, with_logs=False)
             speed = throughput(client, job_id)
+            gpus = gpu_rows(gpus_of(client, job_id))
     if as_json:
         output.print_json(job)
     else:
-        _print_job(job, speed)
+        _print_job(job, speed, gpus)
         print_hints(found)
 
 
@@ -359,7 +367,9 @@ def _price_note(job: JobOut) -> str:
     return " (estimated prices)" if job.is_price_estimate else ""
 
 
-def _print_job(job: JobOut, speed: ThroughputOut | None = None) -> None:
+def _print_job(
+    job: JobOut, speed: ThroughputOut | None = None, gpus: Mapping[str, str] = {}
+) -> None:
     heading = Text.assemble((f"{job.id}  {job.name}  ", "bold"), output.state(job.state))
     output.console.print(heading)
     mark = job.simulated or job.is_price_estimate
@@ -373,6 +383,7 @@ def _print_job(job: JobOut, speed: ThroughputOut | None = None) -> None:
         "step": steps(job.step, job.total_steps),
         **speed_rows(speed),
         "attempt": f"{job.attempt} in {job.zone}" if job.zone else "none yet",
+        **gpus,
         "nodes": f"{job.min_nodes}-{job.nodes}" if job.min_nodes else None,
         "budgets": f"failures {job.failures}/{job.max_failures} · preemptions {job.preemptions}/∞{_drills(job)} · resumes {job.resumes}",
         "checkpoint": _checkpoint(job),

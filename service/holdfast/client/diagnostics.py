@@ -14,7 +14,7 @@ from holdfast.api.schemas.diagnostics import (
     ProofOut,
     RankPresenceOut,
 )
-from holdfast.api.schemas.metrics import SeriesPage
+from holdfast.api.schemas.metrics import GpusOut, SeriesPage
 from holdfast.api.schemas.throughput import ThroughputOut
 from holdfast.client.calls import (
     AsyncResource,
@@ -93,6 +93,11 @@ class DiagnosticCalls:
     def throughput(self, job_id: str) -> Call[ThroughputOut]:
         """Return how fast a job trains, and when it will end."""
         return get(ThroughputOut, url_path("jobs", job_id, "throughput"))
+
+    @endpoint
+    def gpus(self, job_id: str) -> Call[GpusOut]:
+        """Return the newest readings of the GPUs of a job."""
+        return get(GpusOut, url_path("jobs", job_id, "gpus"))
 
     @endpoint
     def proofs(self, job_id: str) -> Call[list[ProofOut]]:

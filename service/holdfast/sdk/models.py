@@ -90,6 +90,9 @@ from holdfast.api.schemas.jobs import (
 )
 from holdfast.api.schemas.metrics import (
     BucketOut,
+    GpuOut,
+    GpusOut,
+    NodeGpusOut,
     SeriesOut,
     SeriesPage,
 )
@@ -218,6 +221,8 @@ __all__ = [
     "EvidenceOut",
     "FlawOut",
     "ForecastOut",
+    "GpuOut",
+    "GpusOut",
     "GroupOut",
     "GroupSpanOut",
     "HealthOut",
@@ -246,6 +251,7 @@ __all__ = [
     "NewChannelOut",
     "NewTokenOut",
     "NodeCommandOut",
+    "NodeGpusOut",
     "NodeGroupOut",
     "NodeLossOut",
     "NodesEstimateOut",

@@ -53,6 +53,7 @@ from holdfast.store.identity.service_tokens import ServiceTokens, gate_secret
 from holdfast.store.journal import Journal
 from holdfast.store.launches import LaunchBook
 from holdfast.store.leases import LeaseTable
+from holdfast.store.machines.gpu_health import GpuHealth
 from holdfast.store.market.projection import Projection
 from holdfast.store.queries import Queries
 from holdfast.store.secrets import Secrets
@@ -97,6 +98,7 @@ def real_environment(
             prices=prices,
             groups_of=groups_in(Journal(engine, clock)),
             address=address,
+            gpu_health=GpuHealth(engine, clock, settings.avoid_gpu_hours),
         )
     )
     # Behind ssh, the directory is not on this machine; reports then arrive through the checkpoint store.

@@ -33,6 +33,7 @@ from holdfast.settings import Settings
 from holdfast.store.identity.service_tokens import ServiceTokens
 from holdfast.store.journal import Journal
 from holdfast.store.launches import LaunchBook
+from holdfast.store.machines.gpu_health import GpuHealth
 
 GroupsOf: TypeAlias = Callable[[str], Sequence[GroupShape]]
 """Returns the node groups of a job; none if it has none, or is unknown."""
@@ -50,6 +51,7 @@ class LauncherContext:
     address: str
     """Where the service listens."""
     groups_of: GroupsOf
+    gpu_health: GpuHealth
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -142,6 +144,7 @@ def _slurm(context: LauncherContext) -> SlurmLauncher | None:
         paths=paths,
         worker=lambda: batch_job.pack_worker(wheel),
         restart_s=settings.restart_s,
+        avoided=lambda: context.gpu_health.avoided_nodes(Engine.SLURM),
     )
     return SlurmLauncher(config, SystemClock())
 
@@ -195,6 +198,7 @@ def _skypilot(context: LauncherContext) -> NodeGroupLauncher | None:
         nudge_url=lambda job: f"{reached_at}/v1/jobs/{job}/nudge/{tokens.for_nudge(job)}",
         prices=PlacementPrices(client, context.prices, clock),
         clock=clock,
+        avoided=lambda: context.gpu_health.avoided_nodes(Engine.SKYPILOT),
         terms=SkyPilotConfig(
             shares_files=shares_files, list_every_s=settings.skypilot_list_every_s
         ),

@@ -2,8 +2,8 @@
 
 One transaction removes a job from every list and records the removal. The rest of its rows, and its files, are removed afterwards
 in small steps, each of which may be interrupted and repeated. The first event of the job, which names its store, is removed last.
-Rows of `ledgers`, `launches` and `submissions` stay: sums of costs are unchanged, and no launch becomes unknown. So do those of `place_observations` and
-`launch_starts`: the market outlives the job.
+Rows of `ledgers`, `launches` and `submissions` stay: sums of costs are unchanged, and no launch becomes unknown. So do those of `place_observations`,
+`launch_starts` and `unhealthy_gpus`: the market and the machines outlive the job.
 """
 
 from __future__ import annotations
@@ -60,11 +60,20 @@ from holdfast.store.tables.launches import (
     rendezvous,
     upkeep,
 )
-from holdfast.store.tables.metrics import metric_block_marks, metric_blocks
+from holdfast.store.tables.metrics import gpu_readings, metric_block_marks, metric_blocks
 
 MAX_ROWS: Final = 2000
 """Rows that one transaction removes. A lower value adds transactions; a higher value lets other writers wait longer."""
-_WITH_JOB: Final = (watches, upkeep, musters, rendezvous, report_marks, job_secrets, job_tags)
+_WITH_JOB: Final = (
+    watches,
+    upkeep,
+    musters,
+    rendezvous,
+    report_marks,
+    job_secrets,
+    job_tags,
+    gpu_readings,
+)
 """Removed with the job: other parts of the service find work in them."""
 _LATER: Final = (metric_points, metric_blocks, metric_block_marks)
 

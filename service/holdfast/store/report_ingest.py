@@ -23,9 +23,10 @@ from sqlalchemy import Connection, TextClause, func, select, text, update
 
 from holdfast.domain.events import Event, Finished, Outcome
 from holdfast.domain.jobs.job import LEAVING, Job, State
-from holdfast.domain.jobs.reports import Point, parse_report
+from holdfast.domain.jobs.reports import GpuReadings, Point, parse_report
 from holdfast.errors import BadReport, Fenced, HoldfastError, NotFound, NotRegistered
 from holdfast.store import event_log, incarnations
+from holdfast.store.machines.gpu_health import save_faults, save_readings
 from holdfast.store.tables.billing import ledgers
 from holdfast.store.tables.jobs import job_events
 
@@ -216,6 +217,7 @@ class _IngestTransaction:
     marks: dict[tuple[str, int], int] = field(default_factory=dict)
     """The last report recorded in this transaction, by job and attempt."""
     points: list[tuple[str, Point]] = field(default_factory=list)
+    gpus: list[tuple[str, GpuReadings]] = field(default_factory=list)
     folded: dict[str, Job] = field(default_factory=dict)
     """The current folds of jobs that were read."""
     ended_at: dict[str, datetime | None] = field(default_factory=dict)
@@ -239,12 +241,13 @@ class _IngestTransaction:
         """Ingest a batch after the previous ones, and return its result."""
         try:
             self._admit(batch)
-            last, facts, points = self._parse_new_reports(batch)
+            last, facts, points, gpus = self._parse_new_reports(batch)
         except (NotFound, Fenced, NotRegistered, BadReport) as refusal:
             return refusal  # Nothing of this batch has been written yet.
         if last > self._mark(batch):
             self.marks[batch.job_id, batch.attempt] = last
             self.points += [(batch.job_id, point) for point in points]
+            self.gpus += [(batch.job_id, found) for found in gpus]
             self._record(batch.job_id, facts)
         return Accepted(last + 1, self._job_for_reply(batch.job_id, facts))
 
@@ -263,10 +266,12 @@ class _IngestTransaction:
                 known.incarnation, known.newest_incarnation, batch.attempt, known.attempt
             )
 
-    def _parse_new_reports(self, batch: ReportBatch) -> tuple[int, list[Event], list[Point]]:
-        """The last report recorded with this batch, and the events and points of new reports."""
+    def _parse_new_reports(
+        self, batch: ReportBatch
+    ) -> tuple[int, list[Event], list[Point], list[GpuReadings]]:
+        """The last report recorded with this batch, and what new reports contain, by kind."""
         last = self._mark(batch)
-        facts, points = list[Event](), list[Point]()
+        facts, points, gpus = list[Event](), list[Point](), list[GpuReadings]()
         for report in batch.reports:
             if report.attempt != batch.attempt:
                 raise BadReport(f"report {report.n} is of attempt {report.attempt}")
@@ -281,17 +286,19 @@ class _IngestTransaction:
             if report.n != last + 1:
                 continue
             last = report.n
-            parsed = parse_report(report)
-            if parsed is None:
-                log_.warning(
-                    "%s: report %d (%s) is of a newer worker and is skipped",
-                    batch.job_id,
-                    report.n,
-                    report.kind,
-                )
-            else:
-                points.append(parsed) if isinstance(parsed, Point) else facts.append(parsed)
-        return last, facts, points
+            match parse_report(report):
+                case None:
+                    log_.warning(
+                        "%s: report %d (%s) is of a newer worker and is skipped",
+                        *(batch.job_id, report.n, report.kind),
+                    )
+                case Point() as point:
+                    points.append(point)
+                case GpuReadings() as found:
+                    gpus.append(found)
+                case fact:
+                    facts.append(fact)
+        return last, facts, points, gpus
 
     def _mark(self, batch: ReportBatch) -> int:
         before = self.states[_ingest_key(batch)].mark
@@ -301,6 +308,7 @@ class _IngestTransaction:
         if facts:
             job = event_log.record(self.connection, self._job(job_id), facts, self.now)
             self.folded[job_id], self.status[job_id] = job, job.status
+            save_faults(self.connection, job, facts, self.now)
 
     def _job_for_reply(self, job_id: str, facts: Sequence[Event]) -> Job | None:
         is_to_go = (
@@ -319,6 +327,7 @@ class _IngestTransaction:
     def write(self) -> None:
         """Write what remains: points, marks, and that bills of ended jobs have to be computed again."""
         add_points(self.connection, self.points)
+        save_readings(self.connection, self.gpus)
         set_marks(self.connection, ((*mark, n) for mark, n in self.marks.items()))
         # Points are not events, but affect the bill.
         if outdated := {job_id for job_id, _ in self.marks if self._has_ended(job_id)}:

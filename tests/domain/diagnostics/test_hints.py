@@ -12,10 +12,18 @@ from holdfast.domain.billing.bill import compute_bill
 from holdfast.domain.diagnostics.hints import Hint, LogExcerpt, failed_attempt, find_hints
 from holdfast.domain.diagnostics.known_failures import ADVICE, FailurePattern
 from holdfast.domain.diagnostics.timeline import timeline
-from holdfast.domain.events import Cause, Event, LeftReason, Outcome, RunDescribed
+from holdfast.domain.events import (
+    Cause,
+    Event,
+    GpuUnhealthy,
+    LeftReason,
+    Outcome,
+    RunDescribed,
+)
 from holdfast.domain.jobs.lifecycle import fold
 from holdfast.domain.jobs.reports import Point
 from holdfast_worker.protocol.environment import Exit
+from holdfast_worker.protocol.gpu_health import GpuFault
 from holdfast_worker.protocol.reports import RuntimeMetricName
 from pydantic import JsonValue
 from support.events import at, finished, launched, left, lost, ready, saved, submitted, training
@@ -278,6 +286,34 @@ def test_slow_data_loader_hint_names_its_settings(
     [hint] = find_hints([submitted(), result], points(**{RuntimeMetricName.LOADING: lambda _: 0.5}))
 
     assert [one.text for one in hint.evidence[1:]] == evidence
+
+
+def unhealthy(attempt: int, *faults: GpuFault) -> GpuUnhealthy:
+    """An event about the fourth GPU of the second node."""
+    return GpuUnhealthy(
+        at=at(20 * attempt), attempt=attempt, node=1, host="hpc07", gpu=3, faults=faults
+    )
+
+
+def test_hint_of_a_failure_names_the_broken_gpu_first() -> None:
+    facts: list[Event] = [
+        *(submitted(), launched(), ready(10), training(12)),
+        unhealthy(1, GpuFault.NVLINK),
+        unhealthy(1, GpuFault.NVLINK, GpuFault.OFF_BUS),
+        left(22, step=5, reason=LeftReason.FAILED, exit_code=Exit.STALLED),
+        lost(23, cause=Cause.USER_ERROR),
+    ]
+    hints = find_hints(facts, [])
+    assert patterns(hints) == [FailurePattern.GPU_BROKEN, FailurePattern.HANG]
+    assert [(one.node, one.text) for one in hints[0].evidence] == [
+        (1, "GPU 3 of hpc07 (node 1) has errors of its NVLink; has fallen off the bus")
+    ]
+
+
+def test_broken_gpu_of_an_earlier_attempt_gives_no_hint() -> None:
+    facts = [submitted(), launched(), ready(10), unhealthy(1, GpuFault.HEAT), lost(30)]
+    assert patterns(find_hints(facts, [])) == [FailurePattern.GPU_BROKEN]
+    assert find_hints([*facts, ready(40, attempt=2)], []) == []
 
 
 def test_start_of_a_run_gives_no_hint() -> None:

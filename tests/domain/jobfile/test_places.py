@@ -8,7 +8,12 @@ import pytest
 import yaml
 from holdfast.domain.events.planning import CapacityType, LaunchPlacement
 from holdfast.domain.jobfile.parser import Overrides, parse_job_file
-from holdfast.domain.jobfile.places import is_within, place_of, planned_place_flaws
+from holdfast.domain.jobfile.places import (
+    is_within,
+    place_of,
+    planned_place_flaws,
+    with_zones_last,
+)
 from holdfast.domain.jobfile.spec import Engine, JobSpec
 from holdfast.errors import BadJobFile
 from holdfast.rendering import read_and_render
@@ -367,3 +372,34 @@ def test_places_that_a_plan_can_use(resources: dict[str, Any], on_demand: bool) 
     is_slurm = spec(**resources).engine is Engine.SLURM
 
     assert not list(planned_place_flaws(resources, is_slurm=is_slurm, on_demand=on_demand))
+
+
+# Zones that are tried last
+
+EAST, WEST = {"infra": "aws/us-east-1"}, {"infra": "aws/us-west-2", "use_spot": True}
+EAST_A = "us-east-1/us-east-1a"
+
+
+@pytest.mark.parametrize("word", ["any_of", "ordered"])
+def test_entry_with_an_avoided_zone_is_tried_last(word: str) -> None:
+    resources = {"accelerators": "H100:8", word: [EAST, {"infra": "gcp"}, WEST]}
+    assert with_zones_last(resources, [("AWS", EAST_A)]) == {
+        "accelerators": "H100:8",
+        "ordered": [{"infra": "gcp"}, WEST, EAST],
+    }
+
+
+@pytest.mark.parametrize(
+    ("resources", "zone"),
+    [
+        (EAST, EAST_A),
+        ({"any_of": [EAST, WEST]}, "eu-west-1/eu-west-1a"),
+        ({"any_of": [EAST, {"infra": f"aws/{EAST_A}"}]}, EAST_A),
+        ({"any_of": [{"infra": "aws"}, {"infra": "gcp"}]}, EAST_A),
+        ({"infra": "aws/us-east-1", "any_of": [{"accelerators": "A100"}, {"cpus": 2}]}, EAST_A),
+    ],
+)
+def test_resources_without_another_place_are_unchanged(
+    resources: dict[str, Any], zone: str
+) -> None:
+    assert with_zones_last(resources, [("aws", zone)]) == resources

@@ -12,6 +12,7 @@ import pytest
 from holdfast.domain.events import (
     CheckpointCommitted,
     CheckpointFailed,
+    GpuUnhealthy,
     LeftReason,
     PreemptionNoticed,
     RanksReplaced,
@@ -24,8 +25,9 @@ from holdfast.domain.events import (
     WorkerLeft,
 )
 from holdfast.domain.events.values import Interval, PassedOver
-from holdfast.domain.jobs.reports import Point, parse_report
+from holdfast.domain.jobs.reports import GpuReadings, Point, parse_report
 from holdfast.errors import BadReport
+from holdfast_worker.protocol.gpu_health import GpuFault, GpuReading, NodeGpus
 from holdfast_worker.protocol.policies import ConsistencyGuarantee, OnFailure
 from holdfast_worker.protocol.reports import Json, Report, ReportKind
 from hypothesis import given
@@ -137,6 +139,32 @@ UNDERSTOOD: dict[ReportKind, tuple[dict[str, Json], WorkerFact | Point]] = {
             paused_ms=800,
         ),
     ),
+    ReportKind.GPUS_READ: (
+        {"nodes": [{"node": 1, "host": "hpc07", "at": SNAPSHOT, "gpus": [{"gpu": 0}]}]},
+        GpuReadings(attempt=2, at=AT, nodes=(NodeGpus(1, "hpc07", SNAPSHOT, [GpuReading(gpu=0)]),)),
+    ),
+    ReportKind.GPU_UNHEALTHY: (
+        {
+            "node": 1,
+            "host": "hpc07",
+            "gpu": 3,
+            "name": "H100",
+            "faults": ["off_bus"],
+            "detail": "Xid 79",
+            "since": SNAPSHOT,
+        },
+        GpuUnhealthy(
+            at=AT,
+            attempt=2,
+            node=1,
+            host="hpc07",
+            gpu=3,
+            name="H100",
+            faults=(GpuFault.OFF_BUS,),
+            detail="Xid 79",
+            since=datetime.fromisoformat(SNAPSHOT),
+        ),
+    ),
     ReportKind.WORKER_LEFT: (
         {"step": 7, "reason": "preempted", "exit_code": 75, "detail": ""},
         WorkerLeft(at=AT, attempt=2, step=7, reason=LeftReason.PREEMPTED, exit_code=75),
@@ -219,6 +247,17 @@ def test_report_is_read_back_unchanged_from_a_spool(kind: ReportKind) -> None:
         (ReportKind.RANKS_REPLACED, {"cause": None}, "cause: .*valid string"),
         (ReportKind.RANKS_REPLACED, {"paused_ms": -1}, "paused_ms: "),
         (ReportKind.RANKS_REPLACED, {"paused_ms": math.inf}, "paused_ms: "),
+        (ReportKind.GPUS_READ, {"nodes": None}, "nodes must list at most 1000 nodes"),
+        (ReportKind.GPUS_READ, {"nodes": [{"node": 1}]}, "it needs node, host, at and gpus"),
+        (
+            ReportKind.GPUS_READ,
+            {"nodes": [{"node": 0, "host": "", "at": "2026-03-01T12:00:05", "gpus": []}]},
+            "timezone",
+        ),
+        (ReportKind.GPU_UNHEALTHY, {"gpu": -1}, "gpu: "),
+        (ReportKind.GPU_UNHEALTHY, {"node": 2**31}, "node: "),
+        (ReportKind.GPU_UNHEALTHY, {"faults": ["heat"] * 11}, "faults: .*at most 10 items"),
+        (ReportKind.GPU_UNHEALTHY, {"faults": None}, "faults: "),
         (ReportKind.PROGRESS, {"step": "many"}, "valid integer"),
         (ReportKind.PROGRESS, {"step": 2**70}, "less than"),
         (ReportKind.PROGRESS, {"values": [1, 2]}, "names to numbers"),

@@ -17,6 +17,7 @@ from holdfast.domain.events import (
     CleanupFailed,
     Event,
     Finished,
+    GpuUnhealthy,
     Guard,
     GuardTripped,
     LaunchRequested,
@@ -34,6 +35,7 @@ from holdfast.domain.notifications.events import (
     NotificationKind,
     notification_for,
 )
+from holdfast_worker.protocol.gpu_health import GpuFault
 from holdfast_worker.protocol.policies import OnFailure
 from support.events import DAWN, node_lost, node_replaced
 
@@ -64,6 +66,11 @@ DENIED = replace(DOUBTFUL, reason=PlanReason.ON_DEMAND_DENIED)
         (node_replaced(attempt=2), "recovered", "replaced node 1 in attempt 2"),
         (TrainingStarted(at=DAWN, attempt=2, step=7), "recovered", "resumed training at step 7 in attempt 2"),
         (SAVING, "saving_failed", "failed to save 3 checkpoints in a row; the last durable step is 5: full"),
+        (
+            GpuUnhealthy(at=DAWN, attempt=2, node=1, host="hpc07", gpu=3, faults=(GpuFault.OFF_BUS,)),
+            "gpu_unhealthy",
+            "has a GPU that is not healthy in attempt 2: GPU 3 of hpc07 (node 1) has fallen off the bus",
+        ),
         (GuardTripped(at=DAWN, guard=Guard.MAX_COST, detail="$5"), "guard", "is being paused (max_cost): $5"),
         (GuardTripped(at=DAWN, guard=Guard.SAME_CRASH, detail="3"), "guard", "is being stopped (same_crash): 3"),
         (Paused(at=DAWN, detail="by ada"), "paused", "is paused without cost: by ada"),

@@ -19,7 +19,7 @@ from holdfast.launchers.skypilot.models import ManagedJob, read_costs, read_even
 from holdfast.launchers.skypilot.naming import MAX_NAME_CHARS, JobNames, cluster_of
 from holdfast.launchers.skypilot.placement_prices import PlacementPrices
 from holdfast.launchers.skypilot.task_body import NUDGE_ENV, TOKEN_ENV, WorkdirCopies
-from holdfast.ports import Launch
+from holdfast.ports import AvoidedNode, Launch
 from holdfast.pricing import open_catalog
 from hypothesis import given
 from hypothesis import strategies as st
@@ -405,3 +405,12 @@ def test_on_demand_node_has_no_savings(new_harness: NewSkyPilotHarness, tmp_path
 
     assert price.micros == price.on_demand_micros == 10_000_000
     assert not price.is_estimate
+
+
+def test_zone_of_an_unhealthy_gpu_is_the_last_choice() -> None:
+    places = [{"infra": "aws/us-east-1"}, {"infra": "gcp/us-central1"}]
+    task = {"run": "true", "resources": {"any_of": places}}
+    seen = AvoidedNode(host="ip-10-0-0-1", cloud="AWS", zone="us-east-1/us-east-1a")
+    changed = task_body.with_avoided_last(task, [seen])
+    assert changed["resources"] == {"ordered": places[::-1]}
+    assert task_body.with_avoided_last(task, [AvoidedNode(host="ip-10-0-0-1")]) == task

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from holdfast_worker.protocol.gpu_health import GpuReading, NodeGpus
 from holdfast_worker.watchdog import messages
 from holdfast_worker.watchdog.failure_cause import FailureCause
 from holdfast_worker.watchdog.group_files import GroupAnswer, GroupRequest
@@ -50,6 +51,13 @@ HEARTBEATS = st.builds(
     agreements=COUNTS,
     since_s=st.floats(0, NOW_S).map(lambda since_s: round(since_s, 3)),
 )
+GPUS = st.builds(
+    NodeGpus,
+    st.integers(0, 1000),
+    st.just("hpc07"),
+    st.just("2026-11-27T04:00:00Z"),
+    st.lists(st.builds(GpuReading, gpu=st.integers(0, 7), temperature_c=COUNTS), max_size=3),
+)
 FINDINGS = st.builds(
     RankInspection,
     rank=COUNTS,
@@ -75,7 +83,7 @@ ANSWERS = st.builds(
 )
 HOSTS = st.dictionaries(COUNTS, st.builds(Host, COUNTS, COUNTS), max_size=3)
 MESSAGES = st.one_of(
-    st.builds(RankPositions, st.lists(HEARTBEATS, max_size=4).map(tuple)),
+    st.builds(RankPositions, st.lists(HEARTBEATS, max_size=4).map(tuple), st.none() | GPUS),
     st.builds(CauseReported, CAUSES),
     st.just(InspectRequest()),
     st.builds(InspectReply, st.lists(FINDINGS, max_size=4).map(tuple)),
@@ -136,6 +144,7 @@ def test_arbitrary_input_is_refused_or_survives_a_round_trip(data: dict[str, Any
         {"pulses": [[0, 1, 1, 1, 99, False, 0.0]]},
         {"pulses": [[0, 1, 1, 1, 5, False, float("nan")]]},
         {"pulses": [[0, 1, 1, 1, 5, False, float("inf")]]},
+        {"pulses": [], "gpus": [{"gpu": 0}]},
         {"waiting": [[0, 1, "host:1"]]},
         {"begin": [[1, -1]]},
         {"begin": [[1]]},
@@ -145,7 +154,7 @@ def test_arbitrary_input_is_refused_or_survives_a_round_trip(data: dict[str, Any
     ],
 )
 def test_invalid_message_is_refused(data: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"not a|no number|not a valid"):
+    with pytest.raises(ValueError, match=r"not a|no number|not readings"):
         messages.decode(data, NOW_S)
 
 
@@ -159,7 +168,7 @@ def _rounded(message: Message) -> Message:
         replace(pulse, since_s=NOW_S - round(NOW_S - pulse.since_s, 3))
         for pulse in message.heartbeats
     )
-    return RankPositions(tuple(positions))
+    return RankPositions(tuple(positions), message.gpus)
 
 
 def test_cause_of_the_previous_version_is_read() -> None:

@@ -9,6 +9,7 @@ from holdfast_worker.console import log_info
 from holdfast_worker.protocol.environment import Exit
 from holdfast_worker.protocol.reports import Report, ReportKind
 from holdfast_worker.run_dir import ExitReason, RunDir
+from holdfast_worker.telemetry.gpu_reports import GpuReports
 from holdfast_worker.telemetry.reporter import Reporter
 from holdfast_worker.telemetry.spool import Spool, read_spool, spool_file
 from holdfast_worker.watchdog.failure_cause import FailureCause, cause_of_failure
@@ -26,14 +27,17 @@ class ExitReport:
 
     def write(self, code: int) -> None:
         """Report the exit of the ranks unless they have; `code` is the exit code of the wrapper."""
-        if not self._spool or self._last_exit_report() > self._earlier_exit_report:
+        if not self._spool:
+            return
+        reporter = Reporter(Spool(self._spool, self._attempt))
+        # A broken GPU often ends the ranks before rank 0 has reported it.
+        GpuReports(self._run_dir, reporter).report_last()
+        if self._last_exit_report() > self._earlier_exit_report:
             return
         left = self._run_dir.exit_reason()
         step = left.step if left else self._last_step()
         detail = left.detail if left else self._failure_detail(code)
-        Reporter(Spool(self._spool, self._attempt)).worker_left(
-            ExitReason(self._reason(code), code, step, detail)
-        )
+        reporter.worker_left(ExitReason(self._reason(code), code, step, detail))
 
     def write_restart(self, cause: FailureCause) -> None:
         """Report that the ranks have ended and start again; a later exit is a different one."""
@@ -44,6 +48,7 @@ class ExitReport:
         except (OSError, ValueError) as error:
             log_info(f"the restart is not reported: the spool is unusable: {error}")
             return
+        GpuReports(self._run_dir, reporter).report_last()
         reporter.ranks_restarted(
             cause.step, cause.exit_code, cause.detail, is_node_lost=cause.is_node_lost
         )

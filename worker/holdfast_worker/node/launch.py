@@ -38,10 +38,13 @@ from holdfast_worker.run_dir import ExitReason, RunDir
 from holdfast_worker.storage import open_store
 from holdfast_worker.telemetry.delivery import ReportSender
 from holdfast_worker.telemetry.incarnation import Incarnation
+from holdfast_worker.telemetry.nvml import open_gpus
 from holdfast_worker.telemetry.service_client import ServiceClient, Superseded
 from holdfast_worker.telemetry.store_relay import StoreRelay
 from holdfast_worker.topology.nodes import RankLayout, Topology
 from holdfast_worker.topology.rendezvous import address_of_this_node, free_master_port
+from holdfast_worker.topology.slurm import host_name
+from holdfast_worker.watchdog.gpu_monitor import GpuMonitor
 
 LINGER_GRACE_S: Final = 180.0
 """Time to linger beyond the deadline of the notice.
@@ -89,6 +92,10 @@ class NodeLauncher:
         self._agent_process = AgentProcess(is_warm=config.is_warm, successor=successor)
         self._exit_report = None if topology.node_rank else ExitReport(config, run_dir)
         self._holder: MemoryHolder | None = None
+        env = environment()
+        self._gpus = GpuMonitor(
+            topology.node_rank, run_dir, host_name(env), partial(open_gpus, env)
+        )
 
     def run(self, script: Sequence[str], layout: RankLayout | None) -> int:
         """Run `script` and return its exit code.
@@ -102,11 +109,14 @@ class NodeLauncher:
         memory = open_holder(at.node_rank, host, is_needed=self._config.keeps_snapshots)
         with self._notice_sources.opened(), memory as holder:
             self._holder = holder
+            if not self._config.hosted_start:  # The wrapper of this node itself reads its GPUs.
+                self._gpus.start()
             code = self._run_script(script, layout)
             if (reason := self._notice_sources.superseded_by) is not None:
                 log_info(f"this attempt was replaced or its job has ended: {reason}")
                 code = Exit.FENCED
             if self._exit_report and code != Exit.FENCED:
+                self._gpus.publish(is_last=True)
                 self._exit_report.write(code)
             if code in {Exit.PREEMPTED, Exit.FENCED}:
                 self._linger()
@@ -135,6 +145,7 @@ class NodeLauncher:
             agent_process=self._agent_process,
             exit_report=self._exit_report,
             holder=self._holder,
+            gpus=self._gpus,
         )
 
     def _run_with_leaders(

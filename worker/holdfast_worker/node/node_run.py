@@ -41,6 +41,7 @@ from holdfast_worker.topology.nodes import NodeRanks, RankLayout, Topology
 from holdfast_worker.topology.rendezvous import address_of_this_node, free_master_port
 from holdfast_worker.watchdog.assembly import Assembly
 from holdfast_worker.watchdog.failure_cause import FailureCause, RestartPolicy, is_coordinated_exit
+from holdfast_worker.watchdog.gpu_monitor import GpuMonitor
 from holdfast_worker.watchdog.hosting import Hosting
 from holdfast_worker.watchdog.node_channel import ChannelAddress
 from holdfast_worker.watchdog.node_drills import NodeDrills
@@ -77,6 +78,7 @@ class NodeRun:
         agent_process: AgentProcess,
         exit_report: ExitReport | None,
         holder: MemoryHolder | None,
+        gpus: GpuMonitor,
     ) -> None:
         """`exit_report`: on node 0. `extra_variables` are added to the environment of the ranks.
 
@@ -84,6 +86,7 @@ class NodeRun:
         """
         self._extra_variables = extra_variables
         self._holder = holder
+        self._gpus = gpus
         self._topology = topology
         self._run_dir = run_dir
         self._config = config
@@ -169,6 +172,7 @@ class NodeRun:
             hosting=self._hosting,
             newest_starts=self._newest_starts,
             drills=self._drills,
+            gpus=self._gpus,
         )
 
     def _run_replaceable_ranks(
@@ -300,6 +304,7 @@ class NodeRun:
         where = "with a new node" if cause.is_node_lost else "on the same nodes"
         log_info(f"starting all ranks again {where}: {cause.detail}")
         if self._exit_report:
+            self._gpus.publish(is_last=True)
             self._exit_report.write_restart(cause)
         with log_write_errors():
             self._run_dir.clear_ranks()

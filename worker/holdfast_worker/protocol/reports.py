@@ -130,6 +130,10 @@ class ReportKind(StrEnum):
     """`{step, ranks, cause, paused_ms, hosted_nodes}`: ranks were lost within step `step` + 1 and replaced, while the others waited with
     their state. `paused_ms`: the longest time for which one waited. `hosted_nodes`: the missing nodes whose ranks run on others from now
     on; absent without one. No step is lost, and no other report follows."""
+    GPUS_READ = "gpus_read"
+    """`{nodes: [{node, host, at, gpus: [...]}]}`: the newest readings of GPUs, see `protocol.gpu_health`."""
+    GPU_UNHEALTHY = "gpu_unhealthy"
+    """`{node, host, gpu, name, faults, detail, since}`: a GPU has faults (`GpuFault`), some of which were not reported before."""
     WORKER_LEFT = "worker_left"
     """`{step, reason: finished | preempted | failed, exit_code, detail}`."""
 

@@ -10,6 +10,7 @@ from datetime import datetime
 from holdfast_worker.clock import to_iso
 from holdfast_worker.console import log_info
 from holdfast_worker.protocol.commit_summary import MetricValue
+from holdfast_worker.protocol.gpu_health import GpuReading, NodeGpus
 from holdfast_worker.protocol.policies import ConsistencyGuarantee, Interval, OnFailure
 from holdfast_worker.protocol.reports import Json, ReportKind
 from holdfast_worker.run_dir import ExitReason
@@ -173,6 +174,26 @@ class Reporter:
         if hosted_nodes:
             body["hosted_nodes"] = list(hosted_nodes)
         self._append(ReportKind.RANKS_REPLACED, body)
+
+    def gpus_read(self, nodes: Sequence[NodeGpus]) -> None:
+        """Report the newest readings of GPUs."""
+        self._append(ReportKind.GPUS_READ, {"nodes": [each.dump() for each in nodes]})
+
+    def gpu_unhealthy(self, node: NodeGpus, gpu: GpuReading) -> None:
+        """Report the faults of a GPU."""
+        faults: list[Json] = [*gpu.faults]
+        self._append(
+            ReportKind.GPU_UNHEALTHY,
+            {
+                "node": node.node,
+                "host": node.host,
+                "gpu": gpu.gpu,
+                "name": gpu.name,
+                "faults": faults,
+                "detail": gpu.detail,
+                "since": node.at,
+            },
+        )
 
     def worker_left(self, left: ExitReason) -> None:
         """Report that the ranks have exited."""

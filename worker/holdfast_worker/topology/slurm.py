@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import socket
 from collections.abc import Iterator, Mapping
 from typing import Final
 
@@ -17,6 +18,11 @@ A lower value rejects the largest clusters; a higher value fills memory after a 
 _HOST_PATTERN: Final = re.compile(r"(?:[^\[\],\s]|\[[^\[\]\s]*\])+")
 """One entry of a list: text and ranges in brackets, in any order."""
 _BRACKETS: Final = re.compile(r"\[([^\[\]]*)\]")
+
+
+def host_name(env: Mapping[str, str]) -> str:
+    """The name of this machine by which its launcher knows it."""
+    return env.get("SLURMD_NODENAME") or socket.gethostname()
 
 
 def expand_hosts(hosts: str) -> list[str]:

@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from holdfast_worker.console import log_info
 from holdfast_worker.run_dir import RunDir
 from holdfast_worker.watchdog import stack_dump
 from holdfast_worker.watchdog.hang_attribution import RankInspection
@@ -26,7 +27,7 @@ SUMMARY_FRAMES: Final = 12
 A lower value may end before the script; a higher value hides earlier lines."""
 
 
-def inspect_ranks(run_dir: RunDir, ranks: Sequence[int]) -> list[RankInspection]:
+def inspect_ranks(run_dir: RunDir, ranks: Sequence[int]) -> tuple[RankInspection, ...]:
     """Inspect the ranks of this node.
 
     Full stacks go to the run directory, a summary to their logs.
@@ -34,9 +35,17 @@ def inspect_ranks(run_dir: RunDir, ranks: Sequence[int]) -> list[RankInspection]
     pids = run_dir.registered_pids()
     present = [rank for rank in ranks if rank in pids]
     if not present:
-        return []
+        return ()
     with ThreadPoolExecutor(len(present)) as executor:
-        return list(executor.map(lambda rank: _inspect_rank(run_dir, rank, pids[rank]), present))
+        return tuple(executor.map(lambda rank: _inspect_rank(run_dir, rank, pids[rank]), present))
+
+
+def log_advice(run_dir: RunDir) -> None:
+    """Log what users can do about a stall, and where its records are."""
+    log_info(
+        "if the script was busy with long work, call run.beat() in it or increase holdfast.limits.max_stall; "
+        f"stacks of all ranks are in {run_dir.hang_dir}"
+    )
 
 
 def _inspect_rank(run_dir: RunDir, rank: int, pid: int) -> RankInspection:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+from holdfast_worker.protocol.gpu_health import NodeGpus
 from holdfast_worker.protocol.reports import Json
 from holdfast_worker.watchdog.failure_cause import MAX_DETAIL_CHARS, FailureCause
 from holdfast_worker.watchdog.group_files import GroupAnswer, GroupRequest
@@ -31,6 +32,8 @@ class RankPositions:
     """Positions of the ranks of a node."""
 
     heartbeats: tuple[Heartbeat, ...]
+    gpus: NodeGpus | None = None
+    """New readings of the GPUs of that node, if there are any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,8 +157,9 @@ def encode(  # noqa: C901, PLR0911, PLR0912 - one for each kind
 ) -> dict[str, Json]:
     """Encode a message as JSON. Times become ages, as clocks of nodes differ."""
     match message:
-        case RankPositions(heartbeats):
-            return {POSITIONS: [_encode_heartbeat(each, now_s) for each in heartbeats]}
+        case RankPositions(heartbeats, gpus):
+            positions: list[Json] = [_encode_heartbeat(each, now_s) for each in heartbeats]
+            return {POSITIONS: positions, **({"gpus": gpus.dump()} if gpus else {})}
         case CauseReported(cause):
             return {"told": _encode_cause(cause)}
         case InspectRequest():
@@ -197,7 +201,9 @@ def decode(  # noqa: C901, PLR0912 - one for each kind
     message: Message
     match body:
         case {"pulses": list(heartbeats)}:
-            message = RankPositions(tuple(_decode_heartbeat(each, now_s) for each in heartbeats))
+            gpus = NodeGpus.parse(body["gpus"]) if "gpus" in body else None
+            found = tuple(_decode_heartbeat(each, now_s) for each in heartbeats)
+            message = RankPositions(found, gpus)
         case {"told": cause}:
             message = CauseReported(_decode_cause(cause))
         case {"ask": True}:

@@ -22,6 +22,7 @@ from holdfast_worker.watchdog.failure_cause import (
     FailureCause,
     is_coordinated_exit,
 )
+from holdfast_worker.watchdog.gpu_monitor import GpuMonitor
 from holdfast_worker.watchdog.hang_attribution import RankInspection, attribute_hang
 from holdfast_worker.watchdog.heartbeat import Heartbeat, HeartbeatReader
 from holdfast_worker.watchdog.hosting import Hosting
@@ -75,6 +76,9 @@ A lower value decides without them; a higher value pays for nodes that hang."""
 class Watchdog:
     """Monitors the ranks of a node, and with the watchdogs of other nodes all ranks."""
 
+    cause: FailureCause | None = None
+    """Why all ranks of all nodes have to end; None while they may continue."""
+
     def __init__(
         self,
         run_dir: RunDir,
@@ -89,15 +93,17 @@ class Watchdog:
         hosting: Hosting | None = None,
         newest_starts: dict[int, int] | None = None,
         drills: NodeDrills | None = None,
+        gpus: GpuMonitor | None = None,
     ) -> None:
         """`ranks` are those of this node; with a single node no channel is opened.
 
         `world_size`: the number of all ranks, if lost ranks are replaced while the others wait. `replaces_nodes`: the launcher
         replaces a lost node. `is_grouped`: the nodes are in several groups, which are replaced by themselves. `hosting`: nodes whose
-        ranks run on others. `newest_starts`: see `NodeChannel`. `drills`: nodes that have to end because a user asked for it.
+        ranks run on others. `newest_starts`: see `NodeChannel`. `drills`: nodes that have to end on request. `gpus`: of this node.
         """
         self._hosting = hosting = hosting or Hosting(address.nodes, None)
         self._run_dir, self._ranks, self._clock = run_dir, ranks, clock
+        self._gpus = gpus or GpuMonitor(address.node, run_dir)
         self._node, self._nodes, self._own_start = address.node, address.nodes, address.start
         self._node_suffix = f" on node {self._node}" if self._nodes > 1 else ""
         self._reader = HeartbeatReader(run_dir, ranks)
@@ -133,8 +139,6 @@ class Watchdog:
                 is_grouped=is_grouped,
             )
         self._kill_s = self._idle_s = float("inf")
-        self.cause: FailureCause | None = None
-        """Why all ranks of all nodes have to end; None while they may continue."""
 
     def opened(self) -> AbstractContextManager[None]:
         """Open the channel to the other nodes."""
@@ -189,9 +193,11 @@ class Watchdog:
         self._heartbeats[self._node] = tuple(self._reader.read())
         if self._own_cause is None and (cause := self._failures.find(now_s, self._step)):
             self._report_cause(now_s, cause)
-        if now_s - self._shared_s > POSITIONS_INTERVAL_S and self._node != LEADER:
+        if now_s - self._shared_s > POSITIONS_INTERVAL_S:
             self._shared_s = now_s
-            self._send(RankPositions(self._heartbeats[self._node]))
+            gpus = self._gpus.share()
+            if self._node != LEADER:
+                self._send(RankPositions(self._heartbeats[self._node], gpus))
         if self._replacement and (overdue := self._replacement.poll(now_s)):
             self.stop_all(overdue)
         self._evaluate(now_s)
@@ -367,14 +373,13 @@ class Watchdog:
 
     def _handle(self, now_s: float, node: int, message: Message) -> None:
         match message:
-            case RankPositions(heartbeats):
+            case RankPositions(heartbeats, gpus):
                 self._heartbeats[node] = heartbeats
+                self._gpus.add(node, gpus)
             case CauseReported(cause):
                 self._add_cause(now_s, cause, node)
             case InspectRequest():
-                self._send(
-                    InspectReply(tuple(hang_inspection.inspect_ranks(self._run_dir, self._ranks)))
-                )
+                self._send(InspectReply(hang_inspection.inspect_ranks(self._run_dir, self._ranks)))
             case InspectReply(findings):
                 self._inspections[node] = findings
             case StopAll(cause):
@@ -464,9 +469,7 @@ class Watchdog:
         asked = set(self._connected)
         self._inspections.clear()  # An earlier stall had different causes.
         self._send(InspectRequest())
-        self._inspections[self._node] = tuple(
-            hang_inspection.inspect_ranks(self._run_dir, self._ranks)
-        )
+        self._inspections[self._node] = hang_inspection.inspect_ranks(self._run_dir, self._ranks)
         until_s = self._clock() + INSPECTION_TIMEOUT_S
         while asked & self._connected - self._inspections.keys() and self._clock() < until_s:
             self._receive(self._clock())
@@ -489,10 +492,7 @@ class Watchdog:
         self._resend()
         log_info(f"ending all ranks: {cause.detail}")
         if cause.exit_code == Exit.STALLED:
-            log_info(
-                "if the script was busy with long work, call run.beat() in it or increase holdfast.limits.max_stall; "
-                f"stacks of all ranks are in {self._run_dir.hang_dir}"
-            )
+            hang_inspection.log_advice(self._run_dir)
         if not is_coordinated_exit(self._run_dir.exit_reason()):
             with suppress(OSError):
                 self._run_dir.replace_exit_reason(

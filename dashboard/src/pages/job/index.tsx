@@ -13,6 +13,7 @@ import { Panel, ErrorMessage } from '../../ui/panel'
 import { useNow } from '../../ui/time'
 import { Tabs } from '../../ui/tabs'
 import { Diagnosis } from './diagnosis'
+import { Gpus } from './gpus'
 import { Head } from './head'
 import { Metrics } from './metrics'
 import { BillPanel } from './cost'
@@ -64,6 +65,7 @@ function Shown({ job }: { job: Job }) {
       <Panel title="Training" query={series} height="tall" empty={(data) => (data.series.length === 0 ? <p>No metrics yet. A script logs them with <code>run.log(loss=...)</code>, from its first step on.</p> : null)}>
         {(data) => <Metrics job={job.id} live={live} there_are={data} attempts={attempts} />}
       </Panel>
+      <Gpus job={job.id} live={live} />
       <Tabs
         label="Records of this job"
         tabs={[

@@ -94,6 +94,7 @@ ROUTES: Final[Mapping[str, Access]] = {
     "GET /v1/jobs/{job_id}/proofs": Action.SEE,
     "GET /v1/jobs/{job_id}/series": Action.SEE,
     "GET /v1/jobs/{job_id}/throughput": Action.SEE,
+    "GET /v1/jobs/{job_id}/gpus": Action.SEE,
     "PUT /v1/code/pieces/{digest}": Action.UPLOAD,
     "POST /v1/code/pieces": Action.UPLOAD,
     "POST /v1/code/trees": Action.UPLOAD,

@@ -1,7 +1,8 @@
-"""Metric series of a job, each continuous over all attempts, and its throughput."""
+"""Metric series of a job, each continuous over all attempts, its throughput, and its GPUs."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Final
 
@@ -10,7 +11,14 @@ from pydantic import StringConstraints
 
 from holdfast.api.dependencies import TheJob, TheServices
 from holdfast.api.routing import Router
-from holdfast.api.schemas.metrics import BucketOut, SeriesOut, SeriesPage
+from holdfast.api.schemas.metrics import (
+    BucketOut,
+    GpuOut,
+    GpusOut,
+    NodeGpusOut,
+    SeriesOut,
+    SeriesPage,
+)
 from holdfast.api.schemas.throughput import ThroughputOut
 from holdfast.api.views.throughput import throughput_view
 from holdfast.domain.metric_series import Axis, Bucket, to_buckets
@@ -68,6 +76,24 @@ def list_series(
 def show_throughput(job: TheJob, services: TheServices) -> ThroughputOut:
     """Show how fast a job trains, over its attempts and by the clock, and when it will end."""
     return throughput_view(services, job)
+
+
+@router.get("/jobs/{job_id}/gpus", response_model=GpusOut, tags=["history"])
+def show_gpus(job: TheJob, services: TheServices) -> GpusOut:
+    """Show the newest readings of the GPUs of all nodes, and what is wrong with them."""
+    found = services.gpu_health.of_job(job.id)
+    return GpusOut(
+        attempt=found[0].attempt if found else None,
+        nodes=[
+            NodeGpusOut(
+                node=each.node,
+                host=each.host,
+                at=each.at,
+                gpus=[GpuOut(**asdict(gpu), detail=gpu.detail) for gpu in each.gpus],
+            )
+            for each in found
+        ],
+    )
 
 
 def _view(item: SeriesInfo, buckets: list[Bucket] | None) -> SeriesOut:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import Final
 
 from fastapi import Response
+from holdfast_worker.protocol.gpu_health import GpuFault, GpuReading, Throttle
 from holdfast_worker.protocol.reports import RuntimeMetricName
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -75,6 +77,15 @@ TRAINING: Final[Mapping[RuntimeMetricName, tuple[str, str]]] = {
 }
 """Metric and description of each runtime metric."""
 
+GPU_READINGS: Final[Sequence[tuple[str, str, Callable[[GpuReading], float | None]]]] = (
+    ("holdfast_gpu_utilization_ratio", "share of time busy", lambda gpu: gpu.utilization),
+    ("holdfast_gpu_memory_used_bytes", "memory in use", lambda gpu: gpu.memory_used_bytes),
+    ("holdfast_gpu_temperature_celsius", "temperature", lambda gpu: gpu.temperature_c),
+    ("holdfast_gpu_power_watts", "power", lambda gpu: gpu.power_w),
+    ("holdfast_gpu_clock_mhz", "clock of the multiprocessors", lambda gpu: gpu.clock_mhz),
+)
+"""Metric, description and value of each reading of GPUs."""
+
 
 @router.get(
     "/metrics",
@@ -114,6 +125,7 @@ def _figures(services: Services) -> Iterator[Metric]:
     yield from _watched_jobs(found)
     words = "Jobs that wait for room in quotas."
     yield _gauge("holdfast_queue_waiting_jobs", words, len(services.journal.queue.state().waiting))
+    yield from _gpus(services)
     yield from _training([reading.values for reading in services.queries.readings().values()])
 
 
@@ -163,12 +175,31 @@ def _training(newest: Sequence[Mapping[str, float | None]]) -> Iterator[Metric]:
     """
     for name, (metric, words) in TRAINING.items():
         found = [value for point in newest if (value := point.get(name)) is not None]
-        family = GaugeMetricFamily(metric, f"Jobs in training: {words}.", labels=["stat"])
-        if found:
-            family.add_metric(["min"], min(found))
-            family.add_metric(["mean"], fmean(found))
-            family.add_metric(["max"], max(found))
-        yield family
+        yield _statistics(metric, f"Jobs in training: {words}.", found)
+
+
+def _gpus(services: Services) -> Iterator[Metric]:
+    """Yield readings and faults of the GPUs of all jobs in training, without labels of jobs."""
+    gpus = [gpu for node in services.gpu_health.of_running_jobs() for gpu in node.gpus]
+    yield _gauge("holdfast_gpus", "GPUs that jobs in training report.", len(gpus))
+    words = "Those of them with a fault, by fault."
+    faults = Counter(fault.value for gpu in gpus for fault in gpu.faults)
+    yield _labelled_gauge("holdfast_unhealthy_gpus", words, "fault", GpuFault, faults)
+    words = "Those of them with lowered clocks, by reason."
+    throttles = Counter(reason.value for gpu in gpus for reason in gpu.throttles)
+    yield _labelled_gauge("holdfast_throttled_gpus", words, "reason", Throttle, throttles)
+    for metric, words, value in GPU_READINGS:
+        found = [number for gpu in gpus if (number := value(gpu)) is not None]
+        yield _statistics(metric, f"GPUs of jobs in training: {words}.", found)
+
+
+def _statistics(name: str, words: str, values: Sequence[float]) -> Metric:
+    family = GaugeMetricFamily(name, words, labels=["stat"])
+    if values:
+        family.add_metric(["min"], min(values))
+        family.add_metric(["mean"], fmean(values))
+        family.add_metric(["max"], max(values))
+    return family
 
 
 def _launchers(services: Services) -> Metric:

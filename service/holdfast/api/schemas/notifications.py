@@ -16,6 +16,7 @@ NotificationKindName = Literal[
     "lost",
     "recovered",
     "saving_failed",
+    "gpu_unhealthy",
     "guard",
     "paused",
     "succeeded",

@@ -21,6 +21,7 @@ from holdfast.domain.events import (
     CheckpointCommitted,
     Event,
     Finished,
+    GpuUnhealthy,
     Outcome,
     RunDescribed,
     TrainingStarted,
@@ -119,6 +120,7 @@ def find_hints(
     `points` are the newest of the job, oldest first. `logs` are of the failed attempt, or else of the newest.
     """
     case = _Diagnosis(_world_size(facts))
+    _check_gpus(case, facts)
     _check_exits(case, facts)
     for log in logs:
         case.scan(log.text, log.attempt, log.node, log.rank)
@@ -129,6 +131,17 @@ def find_hints(
     if FailurePattern.SLOW_LOADING in case.found:
         _check_loader(case, facts)
     return [_hint(pattern, evidence, case) for pattern, evidence in case.found.items()]
+
+
+def _check_gpus(case: _Diagnosis, facts: Sequence[Event]) -> None:
+    """Name faulty GPUs of the failed attempt, or else of the newest: they cause other errors."""
+    found = [fact for fact in facts if isinstance(fact, GpuUnhealthy)]
+    newest = max((getattr(fact, "attempt", 0) for fact in facts), default=0)
+    attempt = failed_attempt(facts) or newest
+    # The last event of a GPU has all its faults.
+    newest_of = {(fact.node, fact.gpu): fact for fact in found if fact.attempt == attempt}
+    for fact in newest_of.values():
+        case.add(FailurePattern.GPU_BROKEN, Evidence(attempt, fact.sentence, fact.node))
 
 
 def _check_exits(case: _Diagnosis, facts: Iterable[Event]) -> None:

@@ -85,7 +85,9 @@ ADVICE: Final[Mapping[FailurePattern, Advice]] = {
     ),
     FailurePattern.GPU_BROKEN: Advice(
         "A GPU or its driver failed.",
-        "If the same node fails again, exclude it and report it to its provider; the job continues from its newest checkpoint.",
+        "Report the node to its provider. Launches avoid it for some hours where the launcher can; otherwise exclude it. "
+        "The job continues from its newest checkpoint.",
+        "howto/gpu-health.md",
     ),
     FailurePattern.NUMPY_2: Advice(
         "A package requires NumPy 1, but NumPy 2 is installed.",

@@ -22,6 +22,7 @@ from holdfast.domain.events import (
     DrillRequested,
     Event,
     Finished,
+    GpuUnhealthy,
     GuardTripped,
     LimitsChanged,
     Moved,
@@ -90,6 +91,7 @@ def timeline(job: Job, facts: Sequence[Event], account: Bill) -> list[Sentence]:
             for attempt, item in zip(attempts, account.attempts, strict=True)
             for sentence in _attempt_sentences(attempt, item, spec)
         ),
+        *(Sentence(f.at, f"{f.sentence}.") for f in facts if isinstance(f, GpuUnhealthy)),
         *_end_sentences(facts),
     ]
     ordered = sorted(happened, key=lambda s: s.at or account.until)

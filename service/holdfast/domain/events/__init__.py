@@ -60,6 +60,7 @@ from holdfast.domain.events.service import (
 from holdfast.domain.events.worker import (
     CheckpointCommitted,
     CheckpointFailed,
+    GpuUnhealthy,
     LeftReason,
     PreemptionNoticed,
     RanksReplaced,
@@ -93,6 +94,7 @@ __all__ = [
     "Event",
     "EventBase",
     "Finished",
+    "GpuUnhealthy",
     "Guard",
     "GuardTripped",
     "LaunchPlacement",

@@ -14,6 +14,8 @@ Count: TypeAlias = Annotated[int, Field(ge=0, lt=2**63)]
 """A nonnegative count that fits into a 64-bit column."""
 Attempt: TypeAlias = Annotated[int, Field(ge=0, lt=2**31)]
 """Number of an attempt within its job, from 1."""
+MachineNumber: TypeAlias = Annotated[int, Field(ge=0, lt=2**31)]
+"""Number of a node in a placement, or of a GPU in its node, from 0."""
 MAX_REPLACED_RANKS: Final = 4096
 """Ranks that one event names. A lower value refuses reports of large runs; a higher value
 makes events longer."""

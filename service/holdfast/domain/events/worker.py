@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import ClassVar, TypeAlias
+from typing import Annotated, ClassVar, TypeAlias
 
 from holdfast_worker.protocol.environment import NO_RETRY
+from holdfast_worker.protocol.gpu_health import SENTENCES, GpuFault
 from holdfast_worker.protocol.policies import ConsistencyGuarantee, OnFailure
-from pydantic import AwareDatetime, JsonValue
+from pydantic import AwareDatetime, Field, JsonValue
 
 from holdfast.domain.events.base import EventBase, Source
 from holdfast.domain.events.values import (
     Attempt,
     Count,
     Interval,
+    MachineNumber,
     Metric,
     Nodes,
     PassedOver,
@@ -171,6 +173,34 @@ class RanksReplaced(EventBase):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class GpuUnhealthy(EventBase):
+    """A GPU of an attempt has faults that were not reported before."""
+
+    source: ClassVar[Source] = Source.WORKER
+    attempt: Attempt
+    node: MachineNumber
+    host: str = ""
+    """Name of the machine, as its launcher knows it."""
+    gpu: MachineNumber
+    """Number of the GPU in its node."""
+    name: str = ""
+    """Type of the GPU, as its driver reports it."""
+    faults: Annotated[tuple[GpuFault, ...], Field(max_length=len(GpuFault))]
+    """All its faults so far."""
+    detail: str = ""
+    """What is wrong, in words, with the numbers of Xid errors."""
+    since: AwareDatetime | None = None
+    """When the node found it; None if unknown."""
+
+    @property
+    def sentence(self) -> str:
+        """What happened, without a full stop."""
+        where = f" of {self.host}" if self.host else ""
+        what = self.detail or "; ".join(SENTENCES[fault] for fault in self.faults)
+        return f"GPU {self.gpu}{where} (node {self.node}) {what}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class WorkerLeft(EventBase):
     """The worker of an attempt stopped training."""
 
@@ -204,5 +234,6 @@ WorkerFact: TypeAlias = (
     | SavingFailed
     | RanksRestarted
     | RanksReplaced
+    | GpuUnhealthy
     | WorkerLeft
 )

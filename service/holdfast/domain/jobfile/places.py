@@ -185,6 +185,26 @@ def zone_resources(resources: Mapping[str, Any], placement: LaunchPlacement) -> 
     return _without_lists(resources) | is_spot | {"ordered": entries}
 
 
+def with_zones_last(
+    resources: Mapping[str, Any], zones: Iterable[tuple[str, str]]
+) -> dict[str, Any]:
+    """The resources of a launch that tries its entries with these zones last.
+
+    `zones` are pairs of a cloud and a zone. The other entries are tried in the order of the file. Entries of a whole cloud do not change their place, and neither does
+    the only one.
+    """
+    avoided = [_observed_path(cloud, zone) for cloud, zone in zones]
+    is_last = list[bool]()
+    entries = next((resources[word] for word in LISTS if resources.get(word)), ())
+    for entry in entries:
+        path = _path(infra_name(entry.get("infra") or resources.get("infra")))
+        is_last.append(len(path) > 1 and any(_begins_with(zone, path) for zone in avoided))
+    if not any(is_last) or all(is_last):
+        return dict(resources)
+    order = sorted(range(len(is_last)), key=is_last.__getitem__)
+    return _without_lists(resources) | {"ordered": [entries[number] for number in order]}
+
+
 def _capacities(option: ResourceOption, *, is_slurm: bool) -> frozenset[CapacityType]:
     if is_slurm:
         written = option.options.get("use_spot") is True

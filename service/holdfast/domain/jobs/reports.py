@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from holdfast_worker.protocol.gpu_health import NodeGpus
 from holdfast_worker.protocol.reports import Report, ReportKind
 from pydantic import AwareDatetime, TypeAdapter, ValidationError
 
@@ -16,6 +17,8 @@ from holdfast.domain.events import WorkerFact, decode
 from holdfast.domain.events.values import Attempt, Count
 from holdfast.errors import BadReport
 
+MAX_NODES: Final = 1000
+"""Nodes of one report of GPUs, as in the largest job. A higher value lets a report fill the table."""
 _KINDS: Final = frozenset(ReportKind)
 _TIME = TypeAdapter[datetime](AwareDatetime)
 _ATTEMPT = TypeAdapter[int](Attempt)
@@ -34,8 +37,17 @@ class Point:
     """Metric values by name; None for values that are not finite."""
 
 
-def parse_report(report: Report) -> WorkerFact | Point | None:
-    """The event or point of a report; None for a kind or enum value of a newer worker.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GpuReadings:
+    """The newest readings of the GPUs of some nodes. Stored outside the journal."""
+
+    attempt: int
+    at: datetime
+    nodes: tuple[NodeGpus, ...]
+
+
+def parse_report(report: Report) -> WorkerFact | Point | GpuReadings | None:
+    """The event, point or readings of a report; None for a kind or enum value of a newer worker.
 
     Raises:
         BadReport: The body does not fit the kind; the message names the field.
@@ -45,6 +57,8 @@ def parse_report(report: Report) -> WorkerFact | Point | None:
         attempt = _ATTEMPT.validate_python(report.attempt)
         if report.kind == ReportKind.PROGRESS:
             return _point(report, at)
+        if report.kind == ReportKind.GPUS_READ:
+            return _gpu_readings(report, at)
         if report.kind not in _KINDS:
             return None
         kind = "".join(word.capitalize() for word in report.kind.split("_"))
@@ -67,6 +81,17 @@ def _point(report: Report, at: datetime) -> Point:
         step=_STEP.validate_python(report.body.get("step")),
         values={_legible(name): _finite(value) for name, value in values.items()},
     )
+
+
+def _gpu_readings(report: Report, at: datetime) -> GpuReadings:
+    nodes = _readable(report.body).get("nodes")
+    if not isinstance(nodes, list) or len(nodes) > MAX_NODES:
+        raise BadReport(f"report {report.n} (gpus_read): nodes must list at most {MAX_NODES} nodes")
+    found = tuple(NodeGpus.parse(each) for each in nodes)
+    for each in found:
+        if datetime.fromisoformat(each.at).tzinfo is None:
+            raise BadReport(f"report {report.n} (gpus_read): at must have a timezone: {each.at}")
+    return GpuReadings(attempt=report.attempt, at=at, nodes=found)
 
 
 def _readable(body: Mapping[str, Any]) -> Mapping[str, Any]:

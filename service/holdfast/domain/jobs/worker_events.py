@@ -8,6 +8,7 @@ from typing import assert_never
 from holdfast.domain.events import (
     CheckpointCommitted,
     CheckpointFailed,
+    GpuUnhealthy,
     LeftReason,
     PreemptionNoticed,
     RanksReplaced,
@@ -27,7 +28,7 @@ from holdfast.domain.jobs.transitions import TRANSITIONS
 def apply_progress(job: Job, event: WorkerFact) -> Job:
     """The job after information that any attempt may report: progress, notices and exits."""
     attempt = event.attempt
-    step = 0 if isinstance(event, RestoreStarted | RunDescribed) else event.step
+    step = 0 if isinstance(event, RestoreStarted | RunDescribed | GpuUnhealthy) else event.step
     job = replace(job, saving=job.saving.after(event), pace=job.pace.after(event))
     if step > job.furthest_step:
         advanced = max(job.advanced_attempt, attempt)
@@ -85,7 +86,9 @@ def apply_worker_event(job: Job, event: WorkerFact) -> Job:  # noqa: PLR0911 - o
             return with_replaced_ranks(job, event) if current else job
         case WorkerLeft(step=step) | PreemptionNoticed(step=step):
             return replace(job, step=max(job.step, step)) if current else job
-        case CheckpointFailed() | SavingFailed() | RestoreStarted() | RunDescribed():
+        case (
+            CheckpointFailed() | SavingFailed() | RestoreStarted() | RunDescribed() | GpuUnhealthy()
+        ):
             return job
         case _:
             assert_never(event)

@@ -15,6 +15,7 @@ from holdfast.domain.events import (
     CleanupFailed,
     Event,
     Finished,
+    GpuUnhealthy,
     GuardTripped,
     NodeLost,
     NodeReplaced,
@@ -38,6 +39,8 @@ class NotificationKind(StrEnum):
     RECOVERED = "recovered"
     """A job trains again after a capacity loss or pause, or has all its nodes again."""
     SAVING_FAILED = "saving_failed"
+    GPU_UNHEALTHY = "gpu_unhealthy"
+    """A GPU of a job has a fault."""
     GUARD = "guard"
     """A guard tripped; the job is pausing or stopping."""
     PAUSED = "paused"
@@ -65,6 +68,7 @@ NOTIFYING_EVENTS: Final = frozenset(
         Planned,
         TrainingStarted,
         SavingFailed,
+        GpuUnhealthy,
         GuardTripped,
         Paused,
         Finished,
@@ -135,6 +139,9 @@ def _describe(event: Event) -> tuple[NotificationKind, str] | None:  # noqa: PLR
                 f"failed to save {failures} checkpoints in a row; the last durable step is {safe}"
             )
             return NotificationKind.SAVING_FAILED, _with_detail(lost, detail)
+        case GpuUnhealthy(attempt=attempt):
+            words = f"has a GPU that is not healthy in attempt {attempt}: {event.sentence}"
+            return NotificationKind.GPU_UNHEALTHY, words
         case GuardTripped(guard=guard, detail=detail):
             what = "is being paused" if guard.pauses else "is being stopped"
             return NotificationKind.GUARD, _with_detail(f"{what} ({guard})", detail)

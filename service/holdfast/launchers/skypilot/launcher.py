@@ -36,7 +36,7 @@ from holdfast.launchers.skypilot.observe import (
 from holdfast.launchers.skypilot.placement_prices import MIN_DURATION_S, PlacementPrices
 from holdfast.launchers.skypilot.responses import RequestFailed
 from holdfast.launchers.skypilot.upload import upload
-from holdfast.ports import Clock, EngineInfo, Launch, LogSource, OrphanedResource
+from holdfast.ports import AvoidedNode, Clock, EngineInfo, Launch, LogSource, OrphanedResource
 
 CANCEL_RETRY: Final = timedelta(seconds=30)
 PRICED_AFTER: Final = timedelta(seconds=MIN_DURATION_S)
@@ -90,7 +90,9 @@ class SkyPilotLauncher:
         prices: PlacementPrices,
         clock: Clock,
         terms: SkyPilotConfig,
+        avoided: Callable[[], Sequence[AvoidedNode]] = tuple,
     ) -> None:
+        """`avoided`: nodes in whose zones launches are tried last."""
         self._client = door
         self._store = memory
         self._names = names
@@ -100,6 +102,7 @@ class SkyPilotLauncher:
         self._prices = prices
         self._clock = clock
         self._config = terms
+        self._avoided = avoided
         self._listings = QueueCache(door, names, clock, terms.list_every_s)
         self._probe = GateProbe(door, memory, clock)
         self._lookup = JobLookup(
@@ -273,6 +276,8 @@ class SkyPilotLauncher:
         return self._store.count_requested(since, besides=row.key) >= MAX_REQUESTED
 
     async def _body(self, launch: Launch, token: str) -> dict[str, object]:
+        avoided = await asyncio.to_thread(self._avoided)
+        launch = replace(launch, task=task_body.with_avoided_last(launch.task, avoided))
         name = self._names.job_name(launch.key)
         self._logs.register(launch.key, launch.first_attempt)
         source = launch.task.get("workdir")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from secrets import token_hex
@@ -12,10 +12,11 @@ from typing import Any, Final
 from holdfast_worker.protocol.environment import Env
 
 from holdfast.domain.jobfile.confinement import sources_of
+from holdfast.domain.jobfile.places import with_zones_last
 from holdfast.errors import LauncherUnreachable, LaunchRefused
 from holdfast.host.allowed_folders import Folders
 from holdfast.launchers.workdir_copy import copy_workdir
-from holdfast.ports import Launch
+from holdfast.ports import AvoidedNode, Launch
 from holdfast.rendering import dump, with_launch_values
 
 TOKEN_ENV: Final = "HOLDFAST_ADMISSION"  # noqa: S105 - the name of a variable
@@ -105,6 +106,15 @@ def build_task(
     # The user's callback runs second and may fail without effect on ours.
     task["event_callback"] = f"{_CALLBACK}\n{callback}" if callback else _CALLBACK
     return task
+
+
+def with_avoided_last(task: Mapping[str, Any], avoided: Sequence[AvoidedNode]) -> Mapping[str, Any]:
+    """Return the task with the zones of nodes that it avoids as its last choice."""
+    zones = [(node.cloud, node.zone) for node in avoided if node.zone]
+    resources = task.get("resources")
+    if not zones or not isinstance(resources, dict):
+        return task
+    return {**task, "resources": with_zones_last(resources, zones)}
 
 
 def _as_secrets(envs: Mapping[str, Any]) -> dict[str, str]:

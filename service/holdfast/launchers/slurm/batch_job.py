@@ -8,10 +8,11 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import re
 import tarfile
 import tempfile
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -23,9 +24,11 @@ from holdfast.domain.pricing.slurm_prices import SlurmPrices
 from holdfast.errors import LauncherUnreachable, LaunchRefused
 from holdfast.host.allowed_folders import Folders
 from holdfast.launchers.workdir_copy import copy_workdir
-from holdfast.ports import Launch
+from holdfast.ports import AvoidedNode, Launch
 from holdfast.rendering import batch_script, export_lines, sbatch_options
 
+EXCLUDE: Final = "--exclude="
+_HOST: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 EXPORTED_ENV = ("HOME", "USER", "LOGNAME", "SHELL", "LANG", "PATH")
 """Variables of sbatch's environment that a job inherits.
 All others belong to the service or the login session."""
@@ -74,6 +77,19 @@ def submit_options(launch: Launch, place: ClusterPaths) -> list[str]:
         f"--export={','.join(EXPORTED_ENV)}",
         *sbatch_options(launch.task),
     ]
+
+
+def exclude_option(options: Sequence[str], avoided: Sequence[AvoidedNode]) -> list[str]:
+    """Return the option of sbatch that avoids nodes besides those that the job excludes.
+
+    Empty for a job that names its nodes, which would contradict it.
+    """
+    hosts = [node.host for node in avoided if _HOST.fullmatch(node.host)]
+    if not hosts or any(option.startswith("--nodelist=") for option in options):
+        return []
+    # The last of several options counts.
+    own = [option.removeprefix(EXCLUDE) for option in options if option.startswith(EXCLUDE)]
+    return [EXCLUDE + ",".join(dict.fromkeys([*own, *hosts]))]
 
 
 def job_comment(root: str) -> str:

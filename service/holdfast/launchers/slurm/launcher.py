@@ -24,7 +24,15 @@ from holdfast.launchers.slurm.launch_state import LaunchState
 from holdfast.launchers.slurm.observe import observe
 from holdfast.launchers.slurm.recovery import SlurmAction, SlurmPlan, decide
 from holdfast.launchers.slurm.transport import CommandResult, Transport
-from holdfast.ports import Clock, EngineInfo, Launch, LogSource, NodeOffer, OrphanedResource
+from holdfast.ports import (
+    AvoidedNode,
+    Clock,
+    EngineInfo,
+    Launch,
+    LogSource,
+    NodeOffer,
+    OrphanedResource,
+)
 
 REFUSED: Final = 65
 """Exit code of `remote_scripts.SUBMIT` if sbatch rejected the job."""
@@ -55,6 +63,8 @@ class SlurmConfig:
     paths: batch_job.ClusterPaths
     worker: Callable[[], bytes]
     """Return the worker's files as a tar."""
+    avoided: Callable[[], Sequence[AvoidedNode]] = tuple
+    """Return the nodes that a new Slurm job avoids."""
     restart_s: float = 0
     """Pause before the first restart after a failure of the program."""
 
@@ -69,6 +79,7 @@ class SlurmLauncher:
         self._transport = config.transport
         self._paths = config.paths
         self._worker = config.worker
+        self._avoided = config.avoided
         self._restart_s = config.restart_s
         self._clock = clock
         self._strangers: tuple[OrphanedResource, ...] | None = None
@@ -199,9 +210,15 @@ class SlurmLauncher:
             raise
 
     def _sbatch(self, key: str, number: int, options: Sequence[str], packed: bytes = b"") -> None:
-        """Submit the `number`-th Slurm job of a launch, unless it was submitted."""
+        """Submit the `number`-th Slurm job of a launch, unless it was submitted.
+
+        It avoids nodes with unhealthy GPUs, unless the others are too few for it.
+        """
         words = (self._paths.launch(key), key, str(number), *options)
-        reply = self._transport.bash(remote_scripts.SUBMIT, *words, given=packed)
+        exclude = batch_job.exclude_option(options, self._avoided())
+        reply = self._transport.bash(remote_scripts.SUBMIT, *words, *exclude, given=packed)
+        if exclude and reply.code == REFUSED and not _TRANSIENT.search(reply.err):
+            reply = self._transport.bash(remote_scripts.SUBMIT, *words, given=packed)
         if reply.code == REFUSED and not _TRANSIENT.search(reply.err):
             raise LaunchRefused(f"Slurm rejected the job: {_sbatch_reason(reply.err)}")
         _require_success(reply)

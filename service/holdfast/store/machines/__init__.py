@@ -1,0 +1,1 @@
+"""What the service knows of the machines that jobs run on."""
