@@ -28,6 +28,7 @@ from holdfast.ports import (
     Launcher,
     LauncherHealth,
     Messenger,
+    OpenBucket,
     PriceCatalog,
 )
 from holdfast.rate_limit import RateLimiter
@@ -92,6 +93,8 @@ class Services:
     """Resources of the service's machine that users' jobs may use."""
     uploads: Uploads | None = None
     """Code that clients uploaded; None: the service accepts none."""
+    open_bucket: OpenBucket | None = None
+    """Opens a job's part of its checkpoint store; None if stores are not used, as in a demonstration."""
     max_sweep_jobs: int = 500
     """Jobs that a sweep may have."""
     billing_rules: bool = True

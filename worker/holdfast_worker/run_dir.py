@@ -38,6 +38,8 @@ SNAPSHOTS_FILE: Final = "snapshots"
 """Written by ranks whose snapshots are also in the memory of other nodes, so that all start again if a node is lost."""
 MOVE_FILE: Final = "move"
 """Written by the wrapper of node 0 to have all ranks meet again between two steps."""
+EPOCH_FILE: Final = "epoch"
+"""Written by rank 0: the epoch that it has claimed in the store, if the launcher assigned none."""
 FAILURE_FILE: Final = "failure.json"
 """Written by the agent: `{"rank": ..., "exit_code": ...}` of the rank that failed first."""
 
@@ -75,7 +77,8 @@ class RunDir:
 
     def clear(self) -> None:
         """Remove the files of an earlier run, except a notice or a hint, which may precede this run."""
-        (self.path / TRAINED_FILE).unlink(missing_ok=True)
+        for name in (TRAINED_FILE, EPOCH_FILE):
+            (self.path / name).unlink(missing_ok=True)
         self.mark_snapshots(are_kept=False)
         self.withdraw_waiting()
         self.clear_ranks()
@@ -221,6 +224,19 @@ class RunDir:
             str(raw["detail"]),
             None if raw.get("rank") is None else int(str(raw["rank"])),
         )
+
+    def record_epoch(self, epoch: int) -> None:
+        """Record the epoch that this attempt has claimed; ranks that start again claim a higher one."""
+        draft = self.path / f".{EPOCH_FILE}"
+        draft.write_text(str(epoch))
+        draft.replace(self.path / EPOCH_FILE)
+
+    def epoch(self) -> int | None:
+        """The epoch that this attempt has claimed; None if it has claimed none."""
+        try:
+            return int((self.path / EPOCH_FILE).read_text())
+        except FileNotFoundError:
+            return None
 
     def mark_trained(self) -> None:
         """Record that a first step has been completed."""

@@ -40,6 +40,7 @@ from holdfast.api.routes import (
     traces,
     workers,
 )
+from holdfast.api.routes.artifacts import outputs
 from holdfast.api.routes.fleet import sweeps
 from holdfast.api.routes.queue import quotas
 from holdfast.api.routing import Route
@@ -61,6 +62,7 @@ _OF_JOBS = (
 _OF_RECORDS = (
     billing.bills_router,
     checkpoints.router,
+    outputs.router,
     metrics.router,
     streams.router,
     logs.router,

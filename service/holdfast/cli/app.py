@@ -62,6 +62,7 @@ GROUPS: Final = {
     },
     "Checkpoints and artifacts": {
         "checkpoints": "checkpoints.checkpoints",
+        "outputs": "artifacts.outputs.outputs",
         "manifest": "diagnostics.manifest",
         "bundle": "diagnostics.bundle",
         "diff": "diagnostics.diff",

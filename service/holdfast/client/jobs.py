@@ -26,6 +26,7 @@ from holdfast.api.schemas.jobs import (
     RenderTaskIn,
     TaskIn,
 )
+from holdfast.api.schemas.outputs import OutputsOut
 from holdfast.api.schemas.plans import JobPlanOut
 from holdfast.api.schemas.selections import JobActionIn, JobActionsOut
 from holdfast.client.calls import (
@@ -117,6 +118,18 @@ class JobCalls:
         body = asked.model_dump(mode="json", exclude_unset=True)
         headers = {"Idempotency-Key": idempotency_key or secrets.token_hex(16)}
         return json_call(JobActionsOut, "POST", "/v1/jobs/actions", json=body, headers=headers)
+
+    @endpoint
+    def outputs(self, job_id: str) -> Call[OutputsOut]:
+        """Return the output files of the newest attempt that has ended by itself."""
+        return get(OutputsOut, url_path("jobs", job_id, "outputs"))
+
+    @endpoint
+    def output_part(self, job_id: str, number: int, epoch: int, part: int) -> Call[bytes]:
+        """Return a part of an output file by its number; `epoch` is that of the list."""
+        path = url_path("jobs", job_id, "outputs", str(number))
+        params = {"epoch": epoch, "part": part}
+        return Call(lambda answer: answer.content, "GET", path, {"params": params})
 
     @endpoint
     def cancel(self, job_id: str, reason: str = "cancelled on request") -> Call[JobOut]:

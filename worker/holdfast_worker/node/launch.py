@@ -24,6 +24,7 @@ from holdfast_worker.node.exit_report import ExitReport
 from holdfast_worker.node.fork_server import Spare
 from holdfast_worker.node.group_rendezvous import GroupRendezvous
 from holdfast_worker.node.node_run import POLL_S, NodeRun, log_write_errors
+from holdfast_worker.node.output_collection import collect_outputs
 from holdfast_worker.node.rank_variables import (
     DEBUG_RANKS,
     DEBUG_VARIABLES,
@@ -108,6 +109,12 @@ class NodeLauncher:
                 code = Exit.FENCED
             if self._exit_report and code != Exit.FENCED:
                 self._exit_report.write(code)
+            if not self._topology.node_rank and code not in {
+                Exit.PREEMPTED,
+                Exit.FENCED,
+                Exit.USAGE,
+            }:
+                collect_outputs(self._config, self._run_dir, code)
             if code in {Exit.PREEMPTED, Exit.FENCED}:
                 self._linger()
         return Exit.FENCED if self._notice_sources.superseded_by is not None else code

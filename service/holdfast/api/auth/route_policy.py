@@ -91,6 +91,8 @@ ROUTES: Final[Mapping[str, Access]] = {
     "GET /v1/jobs/{job_id}/logs/text": Action.SEE,
     "GET /v1/jobs/{job_id}/manifest": Action.SEE,
     "GET /v1/jobs/{job_id}/metrics": Action.SEE,
+    "GET /v1/jobs/{job_id}/outputs": Action.SEE,
+    "GET /v1/jobs/{job_id}/outputs/{number}": Action.SEE,
     "GET /v1/jobs/{job_id}/proofs": Action.SEE,
     "GET /v1/jobs/{job_id}/series": Action.SEE,
     "GET /v1/jobs/{job_id}/throughput": Action.SEE,

@@ -106,6 +106,10 @@ EXAMPLES: Final = {
     "budgets list": ("holdfast budgets list",),
     "budgets set": ("holdfast budgets set project nlp --monthly 5000 --warn-at 80",),
     "budgets rm": ("holdfast budgets rm user ada",),
+    "outputs": (
+        "holdfast outputs bert-large",
+        "holdfast outputs bert-large --download results",
+    ),
     "checkpoints": (
         "holdfast checkpoints bert-large",
         "holdfast checkpoints bert-large --state damaged",
