@@ -13,7 +13,7 @@ from typing import Any, Final, TypedDict, Unpack
 import httpx2
 
 from holdfast.api.schemas.billing import AttemptOut, BillOut, SentenceOut
-from holdfast.api.schemas.checkpoints import CheckpointOut, CheckpointPage
+from holdfast.api.schemas.checkpoints import CheckpointOut, CheckpointPage, OutputsOut
 from holdfast.api.schemas.jobs import (
     EventOut,
     JobOut,
@@ -26,7 +26,6 @@ from holdfast.api.schemas.jobs import (
     RenderTaskIn,
     TaskIn,
 )
-from holdfast.api.schemas.outputs import OutputsOut
 from holdfast.api.schemas.plans import JobPlanOut
 from holdfast.api.schemas.selections import JobActionIn, JobActionsOut
 from holdfast.client.calls import (

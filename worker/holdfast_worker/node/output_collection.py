@@ -1,4 +1,4 @@
-"""Collects the output files of a job on its first node, and sends them to the checkpoint store.
+"""Collects the output files of a job on its first node, for the checkpoint store.
 
 Standard library only, except for the store.
 """

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 from holdfast_worker.protocol.output_files import is_safe_path
 
-from holdfast.api.schemas.outputs import OutputFileOut, OutputsOut
+from holdfast.api.schemas.checkpoints import OutputFileOut, OutputsOut
 from holdfast.cli import output
 from holdfast.cli.output import AsJson, timestamp
 from holdfast.cli.usage.job_argument import JobId

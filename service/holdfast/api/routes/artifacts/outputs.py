@@ -10,7 +10,7 @@ from fastapi.responses import StreamingResponse
 
 from holdfast.api.dependencies import TheJob, TheServices
 from holdfast.api.routing import Router
-from holdfast.api.schemas.outputs import LeftOutFileOut, OutputFileOut, OutputsOut
+from holdfast.api.schemas.checkpoints import LeftOutFileOut, OutputFileOut, OutputsOut
 from holdfast.api.schemas.workers import MAX_COUNT
 from holdfast.domain.jobfile.spec import JobSpec
 from holdfast.errors import NotFound
