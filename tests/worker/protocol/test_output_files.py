@@ -104,7 +104,7 @@ def test_commit_is_read_back() -> None:
     ],
 )
 def test_damaged_or_hostile_commit_is_refused(data: bytes) -> None:
-    with pytest.raises(ValueError):  # noqa: PT011 - any message
+    with pytest.raises(ValueError):
         OutputCollection.parse(data, 3)
 
 
