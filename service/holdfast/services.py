@@ -50,6 +50,7 @@ from holdfast.store.launches import LaunchBook
 from holdfast.store.leases import LeaseTable
 from holdfast.store.market.observations import PlaceObservations
 from holdfast.store.metrics import MetricSeries
+from holdfast.store.nodes.commands import CommandBoard
 from holdfast.store.outbox import Outbox
 from holdfast.store.queries import Queries
 from holdfast.store.rendezvous import Rendezvous
@@ -95,6 +96,8 @@ class Services:
     """Code that clients uploaded; None: the service accepts none."""
     open_bucket: OpenBucket | None = None
     """Opens a job's part of its checkpoint store; None if stores are not used, as in a demonstration."""
+    runs_node_commands: bool = True
+    """Whether users may run commands on the nodes of their jobs."""
     max_sweep_jobs: int = 500
     """Jobs that a sweep may have."""
     billing_rules: bool = True
@@ -238,6 +241,11 @@ class Services:
     def incarnations(self) -> Incarnations:
         """The incarnations of jobs' workers."""
         return Incarnations(self.engine, self.clock)
+
+    @cached_property
+    def node_commands(self) -> CommandBoard:
+        """Commands on the nodes of jobs."""
+        return CommandBoard(self.engine, self.clock)
 
     @property
     def rendezvous(self) -> Rendezvous:

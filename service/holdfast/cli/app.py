@@ -31,6 +31,7 @@ GROUPS: Final = {
         "show": "jobs.show",
         "logs": "logs.logs",
         "events": "logs.events",
+        "exec": "nodes.execute.execute",
         "metrics": "metrics.metrics",
         "ranks": "diagnostics.ranks",
         "why": "billing.why",

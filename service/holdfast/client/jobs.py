@@ -14,6 +14,7 @@ import httpx2
 
 from holdfast.api.schemas.billing import AttemptOut, BillOut, SentenceOut
 from holdfast.api.schemas.checkpoints import CheckpointOut, CheckpointPage, OutputsOut
+from holdfast.api.schemas.commands import CommandIn, CommandOut
 from holdfast.api.schemas.jobs import (
     EventOut,
     JobOut,
@@ -129,6 +130,20 @@ class JobCalls:
         path = url_path("jobs", job_id, "outputs", str(number))
         params = {"epoch": epoch, "part": part}
         return Call(lambda answer: answer.content, "GET", path, {"params": params})
+
+    @endpoint
+    def execute(self, job_id: str, command: CommandIn) -> Call[CommandOut]:
+        """Run a command on a node of a job, and return it; `command()` reads its output."""
+        body = command.model_dump(mode="json")
+        return json_call(CommandOut, "POST", url_path("jobs", job_id, "commands"), json=body)
+
+    @endpoint
+    def command(
+        self, job_id: str, command_id: str, stdout_from: int = 0, stderr_from: int = 0
+    ) -> Call[CommandOut]:
+        """Return the state of a command, and its output from these bytes on."""
+        params = {"stdout_from": stdout_from, "stderr_from": stderr_from}
+        return get(CommandOut, url_path("jobs", job_id, "commands", command_id), params)
 
     @endpoint
     def cancel(self, job_id: str, reason: str = "cancelled on request") -> Call[JobOut]:

@@ -190,6 +190,7 @@ def build(
         confinement=around.confinement,
         uploads=around.uploads,
         open_bucket=_open_bucket(settings, around, journal),
+        runs_node_commands=settings.node_commands,
         billing_rules=settings.billing_rules,
         max_sweep_jobs=settings.sweep_jobs,
         health=health_monitor.read,

@@ -57,6 +57,7 @@ from holdfast.store.tables.launches import (
     launch_events,
     launches,
     musters,
+    node_commands,
     rendezvous,
     upkeep,
 )
@@ -64,7 +65,10 @@ from holdfast.store.tables.metrics import metric_block_marks, metric_blocks
 
 MAX_ROWS: Final = 2000
 """Rows that one transaction removes. A lower value adds transactions; a higher value lets other writers wait longer."""
-_WITH_JOB: Final = (watches, upkeep, musters, rendezvous, report_marks, job_secrets, job_tags)
+_WITH_JOB: Final = (
+    *(watches, upkeep, musters, rendezvous, node_commands),
+    *(report_marks, job_secrets, job_tags),
+)
 """Removed with the job: other parts of the service find work in them."""
 _LATER: Final = (metric_points, metric_blocks, metric_block_marks)
 

@@ -23,6 +23,7 @@ from holdfast_worker.node.agent_process import AgentProcess
 from holdfast_worker.node.exit_report import ExitReport
 from holdfast_worker.node.fork_server import Spare
 from holdfast_worker.node.group_rendezvous import GroupRendezvous
+from holdfast_worker.node.node_commands import open_commands
 from holdfast_worker.node.node_run import POLL_S, NodeRun, log_write_errors
 from holdfast_worker.node.output_collection import collect_outputs
 from holdfast_worker.node.rank_variables import (
@@ -101,7 +102,8 @@ class NodeLauncher:
         # Nodes of several groups do not know yet at which address others reach them.
         host = "" if at.group else address_of_this_node(at.master_address)
         memory = open_holder(at.node_rank, host, is_needed=self._config.keeps_snapshots)
-        with self._notice_sources.opened(), memory as holder:
+        commands = open_commands(self._config, at.node_rank)
+        with self._notice_sources.opened(), memory as holder, commands:
             self._holder = holder
             code = self._run_script(script, layout)
             if (reason := self._notice_sources.superseded_by) is not None:
