@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,9 +11,10 @@ from typing import Any
 import pytest
 from holdfast.cli.app import app
 from holdfast.errors import HoldfastError
-from holdfast_worker.protocol.node_commands import CommandOutput, decode_bytes, encode_bytes
+from holdfast_worker.protocol.node_commands import CommandOutput, NodeCommand, decode_bytes
+from holdfast_worker.telemetry.service_client import ServiceClient
 from support.principals import OWN, create_principals
-from support.simulated_service import SimulatedService, served
+from support.simulated_service import JOB_FILE, SimulatedService, served
 from typer.testing import CliRunner
 
 RUNNER = "0123abcd"
@@ -164,6 +164,30 @@ def test_command_is_recorded_in_the_audit_log(world: SimulatedService, job: str)
     assert entry.audit_action.after == {"node": 1, "command": ["ls"], "timeout_s": 60}
 
 
+def test_owners_and_project_admins_run_commands(world: SimulatedService) -> None:
+    """A command sees the secrets of the job."""
+    principals = create_principals(world)
+    with principals.person("member") as member:
+        made = member.post("/v1/jobs", json={"task": JOB_FILE, "project": OWN}).json()["id"]
+    world.until(made, "training")
+
+    found = {}
+    for name in ("boss", "lead", "member", "viewer", "outsider"):
+        with principals.person(name) as caller:
+            found[name] = [
+                caller.post(f"/v1/jobs/{job}/commands", json={"command": ["ls"]}).status_code
+                for job in (made, principals.own)
+            ]
+
+    assert found == {
+        "boss": [201, 201],
+        "lead": [201, 201],
+        "member": [201, 403],  # The second job belongs to the owner of the service.
+        "viewer": [403, 403],
+        "outsider": [404, 404],
+    }
+
+
 def test_commands_can_be_switched_off(world: SimulatedService, job: str) -> None:
     services = replace(world.services, runs_node_commands=False)
     world.app.state.services = services
@@ -201,6 +225,22 @@ def test_output_of_others_is_refused(world: SimulatedService, job: str) -> None:
     )
 
     assert (not_mine.status_code, damaged.status_code) == (404, 422)
+
+
+def test_client_of_the_worker_understands_the_service(world: SimulatedService, job: str) -> None:
+    token = world.services.tokens.for_worker(job)
+    command = ask(world, job, "ls", node=1).json()["id"]
+
+    with served(world) as url:
+        client = ServiceClient(url, job, token)
+        taken = client.next_command(1, 1)
+        starts = [client.start_command(command, runner) for runner in (RUNNER, "ffff")]
+        client.send_command_output(command, RUNNER, CommandOutput(stdout=b"a", exit_code=0))
+
+    found = read(world, job, command)
+    assert taken == NodeCommand(command, ("ls",), 60)
+    assert starts == [True, False]
+    assert (found["state"], found["exit_code"], decode_bytes(found["stdout"])) == ("ended", 0, b"a")
 
 
 # The command line

@@ -33,6 +33,15 @@ from holdfast.api.schemas.code_uploads import (
     TreeIn,
     TreeOut,
 )
+from holdfast.api.schemas.commands import (
+    CommandIn,
+    CommandOut,
+    CommandOutputIn,
+    CommandStartIn,
+    CommandStartOut,
+    NextCommandIn,
+    NextCommandOut,
+)
 from holdfast.api.schemas.diagnostics import (
     DifferenceOut,
     DiffOut,
@@ -208,6 +217,11 @@ __all__ = [
     "CheckpointOut",
     "CheckpointPage",
     "CloneIn",
+    "CommandIn",
+    "CommandOut",
+    "CommandOutputIn",
+    "CommandStartIn",
+    "CommandStartOut",
     "CostOut",
     "CostRangeOut",
     "CostsOut",
@@ -249,6 +263,8 @@ __all__ = [
     "MetricOut",
     "NewChannelOut",
     "NewTokenOut",
+    "NextCommandIn",
+    "NextCommandOut",
     "NodeCommandOut",
     "NodeGroupOut",
     "NodeLossOut",

@@ -165,8 +165,7 @@ def build(
     )
     clock, launchers, intervals = around.clock, around.launchers, poll_intervals(settings)
     journal, leases = _journal(engine, clock), LeaseTable(engine)
-    secrets_of = _secrets(engine, secret)
-    planners = _planners(settings, engine, around)
+    secrets_of, planners = _secrets(engine, secret), _planners(settings, engine, around)
     reconciler = _reconciler(
         around, intervals, worker_url, journal, leases, tokens, secrets_of, planners
     )

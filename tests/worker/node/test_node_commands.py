@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from holdfast_worker.config import temporary_variables
@@ -104,7 +104,7 @@ def test_output_and_exit_code_reach_the_service(outages: int) -> None:
 def test_command_has_the_environment_without_the_token() -> None:
     code = "import os; print(os.getcwd(), os.environ['OWN_SECRET'], 'HOLDFAST_TOKEN' in os.environ)"
 
-    assert result(run(python(code)))[2] == f"{os.getcwd()} own False\n".encode()
+    assert result(run(python(code)))[2] == f"{Path.cwd()} own False\n".encode()
 
 
 def test_program_that_cannot_be_started_is_a_sentence() -> None:
@@ -131,9 +131,8 @@ def wait_gone(pid: int) -> None:
     until_s = time.monotonic() + 30
     while time.monotonic() < until_s:
         try:
-            with open(f"/proc/{pid}/stat") as stat:
-                if stat.read().rpartition(")")[2].split()[0] == "Z":
-                    return
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                return
         except FileNotFoundError:
             return
         time.sleep(0.05)
@@ -158,14 +157,14 @@ def test_process_left_behind_does_not_delay_the_end() -> None:
     assert result(run(python(code)))[0] == 0
 
 
-def test_command_of_another_wrapper_is_not_run(tmp_path: object) -> None:
+def test_command_of_another_wrapper_is_not_run(tmp_path: Path) -> None:
     service = CommandService(python(f"open({str(tmp_path)!r} + '/ran', 'w')"))
     service.__dict__["taken"].add("c1")
 
     with NodeCommands(service, 2, 5):
         assert service.__dict__["asked"].wait(60)
 
-    assert not os.path.exists(f"{tmp_path}/ran")
+    assert not (tmp_path / "ran").exists()
     assert service.__dict__["end"] is None
 
 

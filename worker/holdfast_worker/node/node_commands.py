@@ -254,7 +254,10 @@ class NodeCommands(AbstractContextManager[None]):
 
 
 def open_commands(config: Config, node: int) -> AbstractContextManager[None]:
-    """Runs commands of users on a node; none without a service, and for a missing node on its host."""
+    """Runs commands of users on a node.
+
+    None without a service, and for a missing node on its host.
+    """
     if not config.url or config.hosted_start:
         return nullcontext()
     return NodeCommands(ServiceClient(config.url, config.job, config.token), node, config.attempt)

@@ -1,4 +1,6 @@
-"""Commands that users run on the nodes of a job, and the routes for them. Standard library only.
+"""Commands that users run on the nodes of a job, and the routes for them.
+
+Standard library only.
 
 The wrapper of each node waits for a response of the service, which comes when a command for this node does.
 """

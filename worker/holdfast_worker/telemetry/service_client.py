@@ -188,7 +188,7 @@ class ServiceClient:
         )
         try:
             with urllib.request.urlopen(request, timeout=timeout_s) as reply:  # noqa: S310
-                return json.load(reply)
+                return json.loads(reply.read() or b"null")  # 204 has no body.
         except urllib.error.HTTPError as error:
             with error:
                 raise _to_error(error) from error

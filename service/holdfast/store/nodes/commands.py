@@ -173,7 +173,10 @@ class CommandBoard:
         return (job_id, node) in self._waiting
 
     def next(self, job_id: str, node: int, attempt: int) -> RequestedCommand | None:
-        """The oldest waiting command for a node of an attempt, 0 for the newest one; None without any."""
+        """The oldest waiting command for a node of an attempt; None without any.
+
+        Attempt 0 is the newest one.
+        """
         query = (
             select(node_commands)
             .where(
