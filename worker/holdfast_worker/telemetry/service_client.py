@@ -168,7 +168,7 @@ class ServiceClient:
     def start_command(self, command: str, runner: str) -> bool:
         """Announce that this node runs a command; False if it must not."""
         reply = self._post(START_COMMAND_PATH.replace("{id}", command), {"runner": runner})
-        return reply == {"starts": True}
+        return bool(reply == {"starts": True})
 
     def send_command_output(self, command: str, runner: str, output: CommandOutput) -> None:
         """Send output of a command, or its end."""

@@ -110,9 +110,10 @@ class CommandBoard:
             TooManyRequests: the job has many commands already.
         """
         check_node(job, node)
+        made_id = f"c{secrets.token_hex(8)}"
         now, mine = self._clock.now(), node_commands.c.job_id == job.id
         row = {
-            "id": f"c{secrets.token_hex(8)}",
+            "id": made_id,
             "job_id": job.id,
             "attempt": job.attempt,
             "node": node,
@@ -136,7 +137,7 @@ class CommandBoard:
                 )
             connection.execute(insert(node_commands).values(**row))
             audit_log.append(connection, action, now)
-            made = _find(connection, job.id, row["id"])
+            made = _find(connection, job.id, made_id)
         self._refreshed_s = float("-inf")
         return made
 
