@@ -97,6 +97,7 @@ IMPORTERS = {  # Package: the files that may import it, and the remedy elsewhere
             f"{WORKER}node/fork_server.py",
             f"{WORKER}node/agent_process.py",
             f"{WORKER}node/hosted_nodes.py",
+            f"{WORKER}node/node_commands.py",
             f"{WORKER}node/node_run.py",
             f"{WORKER}telemetry/manifest.py",
             f"{WORKER}watchdog/stack_dump.py",

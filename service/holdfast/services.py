@@ -28,6 +28,7 @@ from holdfast.ports import (
     Launcher,
     LauncherHealth,
     Messenger,
+    OpenBucket,
     PriceCatalog,
 )
 from holdfast.rate_limit import RateLimiter
@@ -50,6 +51,7 @@ from holdfast.store.leases import LeaseTable
 from holdfast.store.machines.gpu_health import GpuHealth
 from holdfast.store.market.observations import PlaceObservations
 from holdfast.store.metrics import MetricSeries
+from holdfast.store.nodes.commands import CommandBoard
 from holdfast.store.outbox import Outbox
 from holdfast.store.queries import Queries
 from holdfast.store.rendezvous import Rendezvous
@@ -93,6 +95,10 @@ class Services:
     """Resources of the service's machine that users' jobs may use."""
     uploads: Uploads | None = None
     """Code that clients uploaded; None: the service accepts none."""
+    open_bucket: OpenBucket | None = None
+    """Opens a job's part of its checkpoint store; None if stores are not used, as in a demonstration."""
+    runs_node_commands: bool = True
+    """Whether users may run commands on the nodes of their jobs."""
     max_sweep_jobs: int = 500
     """Jobs that a sweep may have."""
     billing_rules: bool = True
@@ -241,6 +247,11 @@ class Services:
     def incarnations(self) -> Incarnations:
         """The incarnations of jobs' workers."""
         return Incarnations(self.engine, self.clock)
+
+    @cached_property
+    def node_commands(self) -> CommandBoard:
+        """Commands on the nodes of jobs."""
+        return CommandBoard(self.engine, self.clock)
 
     @property
     def rendezvous(self) -> Rendezvous:

@@ -58,6 +58,9 @@ open              GET /assets/{name}
 worker            POST /v1/jobs/{job_id}/muster
 worker            POST /v1/jobs/{job_id}/rendezvous
 worker            POST /v1/jobs/{job_id}/reports
+worker            POST /v1/jobs/{job_id}/commands/next
+worker            POST /v1/jobs/{job_id}/commands/{command_id}/start
+worker            POST /v1/jobs/{job_id}/commands/{command_id}/output
 address           POST /v1/skypilot/policy/{secret}
 address           POST /v1/jobs/{job_id}/nudge/{secret}
 ++++++++ ++++++++ GET /v1/whoami
@@ -107,6 +110,8 @@ address           POST /v1/jobs/{job_id}/nudge/{secret}
 +++++4++ ++444444 GET /v1/jobs/{job_id}/logs/text
 +++++4++ ++444444 GET /v1/jobs/{job_id}/manifest
 +++++4++ ++444444 GET /v1/jobs/{job_id}/metrics
++++++4++ ++444444 GET /v1/jobs/{job_id}/outputs
++++++4++ ++444444 GET /v1/jobs/{job_id}/outputs/{number}
 +++++4++ ++444444 GET /v1/jobs/{job_id}/proofs
 +++++4++ ++444444 GET /v1/jobs/{job_id}/series
 +++++4++ ++444444 GET /v1/jobs/{job_id}/throughput
@@ -123,6 +128,8 @@ address           POST /v1/jobs/{job_id}/nudge/{secret}
 ++++++3+ ++++++3+ PATCH /v1/sweeps/{sweep_id}
 ++++343+ ++444434 POST /v1/jobs
 ++++343+ ++444444 DELETE /v1/jobs/{job_id}
+++++343+ ++444444 POST /v1/jobs/{job_id}/commands
+++++343+ ++444444 GET /v1/jobs/{job_id}/commands/{command_id}
 ++++343+ ++444444 POST /v1/jobs/{job_id}/cancel
 ++++343+ ++444444 POST /v1/jobs/{job_id}/preempt
 ++++343+ ++444444 POST /v1/jobs/{job_id}/pause

@@ -35,6 +35,7 @@ from holdfast.notifications import open_dispatcher
 from holdfast.ports import Launch
 from holdfast.pricing import open_catalog
 from holdfast.services import Services
+from holdfast.storage import CheckpointBuckets
 from holdfast.store.channels import Channels
 from holdfast.store.identity.service_tokens import ServiceTokens
 from holdfast.store.journal import Journal
@@ -234,6 +235,7 @@ def open_world(
         prices=prices,
         reconciler_planners=planners,
         uploads=uploads,
+        open_bucket=CheckpointBuckets(clock).open,
         read_admission=AdmissionRequest.parse,
     )
     return create_app(services), (services, reconciler, cloud, clock)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -13,6 +13,7 @@ from typing import Final, TypeVar
 
 from holdfast_worker.node_memory.wire import HolderAddress
 from holdfast_worker.protocol.environment import Env, SkyEnv, int_variable
+from holdfast_worker.protocol.output_files import check_output_pattern
 from holdfast_worker.protocol.policies import (
     Cadence,
     MaxStall,
@@ -126,6 +127,8 @@ class Config:
     keep_checkpoints: int | None
     """Number of complete checkpoints that this worker keeps.
     None: the service deletes checkpoints."""
+    outputs: Sequence[str]
+    """Patterns of output files that the first node sends to the store at the end."""
     max_stall: MaxStall
     on_save_failure: OnFailure
     sync_saves: bool
@@ -207,6 +210,7 @@ class Config:
             parent_job=env.get(Env.FROM) or None,
             cadence=_cadence(env),
             keep_checkpoints=_keep_checkpoints(env),
+            outputs=_outputs(env),
             max_stall=_max_stall(env),
             on_save_failure=_choice(env, Env.ON_SAVE_FAILURE, OnFailure.STOP),
             sync_saves=env.get(Env.SYNC_SAVES) == "1",
@@ -309,6 +313,17 @@ def _memory(env: Mapping[str, str]) -> Cadence | None:
     except ValueError as error:
         msg = f"{Env.MEMORY}: {error}"
         raise ValueError(msg) from error
+
+
+def _outputs(env: Mapping[str, str]) -> tuple[str, ...]:
+    try:
+        patterns = tuple(map(str, json.loads(env.get(Env.OUTPUTS) or "[]")))
+        for pattern in patterns:
+            check_output_pattern(pattern)
+    except (ValueError, TypeError) as error:
+        msg = f"{Env.OUTPUTS}: {error}"
+        raise ValueError(msg) from error
+    return patterns
 
 
 def _max_stall(env: Mapping[str, str]) -> MaxStall:

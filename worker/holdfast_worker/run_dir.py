@@ -42,6 +42,8 @@ GPUS_FILE: Final = "gpus.json"
 """Written by the wrapper of node 0: the newest readings of the GPUs of all nodes."""
 GPU_FAULTS_FILE: Final = "gpu-faults.json"
 """Written by the process that reports them: the faults of GPUs that are reported."""
+EPOCH_FILE: Final = "epoch"
+"""Written by rank 0: the epoch that it has claimed in the store, if the launcher assigned none."""
 FAILURE_FILE: Final = "failure.json"
 """Written by the agent: `{"rank": ..., "exit_code": ...}` of the rank that failed first."""
 
@@ -79,7 +81,7 @@ class RunDir:
 
     def clear(self) -> None:
         """Remove the files of an earlier run, except a notice or a hint, which may precede this run."""
-        for name in (TRAINED_FILE, GPUS_FILE, GPU_FAULTS_FILE):
+        for name in (TRAINED_FILE, EPOCH_FILE, GPUS_FILE, GPU_FAULTS_FILE):
             (self.path / name).unlink(missing_ok=True)
         self.mark_snapshots(are_kept=False)
         self.withdraw_waiting()
@@ -224,6 +226,19 @@ class RunDir:
             str(raw["detail"]),
             None if raw.get("rank") is None else int(str(raw["rank"])),
         )
+
+    def record_epoch(self, epoch: int) -> None:
+        """Record the epoch that this attempt has claimed; ranks that start again claim a higher one."""
+        draft = self.path / f".{EPOCH_FILE}"
+        draft.write_text(str(epoch))
+        draft.replace(self.path / EPOCH_FILE)
+
+    def epoch(self) -> int | None:
+        """The epoch that this attempt has claimed; None if it has claimed none."""
+        try:
+            return int((self.path / EPOCH_FILE).read_text())
+        except FileNotFoundError:
+            return None
 
     def mark_trained(self) -> None:
         """Record that a first step has been completed."""

@@ -154,6 +154,8 @@ def claim_epoch(
             try:
                 if config.epoch is None:
                     epoch = repository.tokens.acquire_next(nonce, _store_deadline_s(config))
+                    if config.run_dir:
+                        RunDir(config.run_dir).record_epoch(epoch)
                 else:
                     repository.tokens.claim(config.epoch, nonce, _store_deadline_s(config))
             except FencedOut as error:

@@ -4,7 +4,7 @@
 import { keepPreviousData, useInfiniteQuery, useQuery, type UseQueryResult } from '@tanstack/react-query'
 import { get, withQuery, ResponseError } from './client'
 import type {
-  Attempt, Bill, CheckpointPage, Costs, Gpus, JobEvent, Hints, Job, JobPage, Launcher, LogSource, Preemptions, Prices, Project, Sentence, SeriesPage, Session, CurrentUser,
+  Attempt, Bill, CheckpointPage, Costs, Gpus, JobEvent, Hints, Job, JobPage, Launcher, LogSource, Outputs, Preemptions, Prices, Project, Sentence, SeriesPage, Session, CurrentUser,
 } from './types'
 
 /** Poll interval of live data. Metric points are not part of the event stream. */
@@ -170,4 +170,6 @@ export const useSeries = (id: string, names: string[], live: boolean): Query<Ser
 export const useManifest = (id: string) => part<Record<string, unknown>>(id, 'manifest', '/manifest', false)
 export const useCheckpoints = (id: string) =>
   part<CheckpointPage>(id, 'checkpoints', '/checkpoints?limit=1000', false)
+/** Output files, as the store has them. */
+export const useOutputs = (id: string) => part<Outputs>(id, 'outputs', '/outputs', false)
 export const useLogs = (id: string, live: boolean, enabled = true) => part<LogSource[]>(id, 'logs', '/logs', while_live(live), enabled)

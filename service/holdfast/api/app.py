@@ -40,7 +40,9 @@ from holdfast.api.routes import (
     traces,
     workers,
 )
+from holdfast.api.routes.artifacts import outputs
 from holdfast.api.routes.fleet import sweeps
+from holdfast.api.routes.nodes import commands
 from holdfast.api.routes.queue import quotas
 from holdfast.api.routing import Route
 from holdfast.api.schemas.service import HealthOut, Problem
@@ -61,6 +63,8 @@ _OF_JOBS = (
 _OF_RECORDS = (
     billing.bills_router,
     checkpoints.router,
+    outputs.router,
+    commands.router,
     metrics.router,
     streams.router,
     logs.router,
@@ -93,6 +97,7 @@ _OF_PEOPLE = (
 _OF_CHANNELS = (notifications.channels_router, notifications.deliveries_router)
 _OF_SERVICE = (
     workers.router,
+    commands.workers_router,
     launchers.engine_router,
     launchers.launchers_router,
     prometheus.router,

@@ -31,6 +31,7 @@ GROUPS: Final = {
         "show": "jobs.show",
         "logs": "logs.logs",
         "events": "logs.events",
+        "exec": "nodes.execute.execute",
         "metrics": "metrics.metrics",
         "ranks": "diagnostics.ranks",
         "why": "billing.why",
@@ -62,6 +63,7 @@ GROUPS: Final = {
     },
     "Checkpoints and artifacts": {
         "checkpoints": "checkpoints.checkpoints",
+        "outputs": "artifacts.outputs.outputs",
         "manifest": "diagnostics.manifest",
         "bundle": "diagnostics.bundle",
         "diff": "diagnostics.diff",

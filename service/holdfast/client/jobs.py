@@ -13,7 +13,8 @@ from typing import Any, Final, TypedDict, Unpack
 import httpx2
 
 from holdfast.api.schemas.billing import AttemptOut, BillOut, SentenceOut
-from holdfast.api.schemas.checkpoints import CheckpointOut, CheckpointPage
+from holdfast.api.schemas.checkpoints import CheckpointOut, CheckpointPage, OutputsOut
+from holdfast.api.schemas.commands import CommandIn, CommandOut
 from holdfast.api.schemas.jobs import (
     EventOut,
     JobOut,
@@ -117,6 +118,32 @@ class JobCalls:
         body = asked.model_dump(mode="json", exclude_unset=True)
         headers = {"Idempotency-Key": idempotency_key or secrets.token_hex(16)}
         return json_call(JobActionsOut, "POST", "/v1/jobs/actions", json=body, headers=headers)
+
+    @endpoint
+    def outputs(self, job_id: str) -> Call[OutputsOut]:
+        """Return the output files of the newest attempt that has ended by itself."""
+        return get(OutputsOut, url_path("jobs", job_id, "outputs"))
+
+    @endpoint
+    def output_part(self, job_id: str, number: int, epoch: int, part: int) -> Call[bytes]:
+        """Return a part of an output file by its number; `epoch` is that of the list."""
+        path = url_path("jobs", job_id, "outputs", str(number))
+        params = {"epoch": epoch, "part": part}
+        return Call(lambda answer: answer.content, "GET", path, {"params": params})
+
+    @endpoint
+    def execute(self, job_id: str, command: CommandIn) -> Call[CommandOut]:
+        """Run a command on a node of a job, and return it; `command()` reads its output."""
+        body = command.model_dump(mode="json")
+        return json_call(CommandOut, "POST", url_path("jobs", job_id, "commands"), json=body)
+
+    @endpoint
+    def command(
+        self, job_id: str, command_id: str, stdout_from: int = 0, stderr_from: int = 0
+    ) -> Call[CommandOut]:
+        """Return the state of a command, and its output from these bytes on."""
+        params = {"stdout_from": stdout_from, "stderr_from": stderr_from}
+        return get(CommandOut, url_path("jobs", job_id, "commands", command_id), params)
 
     @endpoint
     def cancel(self, job_id: str, reason: str = "cancelled on request") -> Call[JobOut]:

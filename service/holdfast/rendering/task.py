@@ -7,6 +7,7 @@ checkpoints, elastic numbers of nodes against the launcher, and settings that lo
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -54,6 +55,12 @@ def retention_notes(spec: JobSpec) -> Iterator[str]:
             f"holdfast.checkpoint.tidy: {spec.store_refusal}, so the worker deletes old checkpoints; "
             "if the service has its own access, write tidy: service"
         )
+
+
+def output_notes(spec: JobSpec) -> Iterator[str]:
+    """Yield a note if the service cannot read the job's output files."""
+    if spec.holdfast.outputs and spec.store_refusal:
+        yield f"holdfast.outputs: {spec.store_refusal}, so holdfast outputs cannot show the files; read them from the store"
 
 
 def elastic_flaws(spec: JobSpec) -> Iterator[ValidationIssue]:
@@ -191,7 +198,15 @@ def render(spec: JobSpec) -> RenderedTask:
         )
     text = dump_all(parts or [task])
     return RenderedTask(
-        task, text, (*notes, *elastic_notes(spec), *retention_notes(spec), *deadline_notes(spec))
+        task,
+        text,
+        (
+            *notes,
+            *elastic_notes(spec),
+            *retention_notes(spec),
+            *output_notes(spec),
+            *deadline_notes(spec),
+        ),
     )
 
 
@@ -214,6 +229,8 @@ def _worker_envs(spec: JobSpec) -> dict[str, str]:
             envs[Env.MEMORY.value] = checkpoint.memory
         if checkpoint.from_job:
             envs[Env.FROM.value] = checkpoint.from_job
+    if spec.holdfast.outputs:
+        envs[Env.OUTPUTS.value] = json.dumps(spec.holdfast.outputs)
     if spec.holdfast.limits.max_failures == 1:
         envs[Env.MAX_RESTARTS.value] = "0"
     if spec.min_nodes is not None and spec.min_nodes < spec.num_nodes:

@@ -21,14 +21,12 @@ from holdfast.background.price_watcher import PriceWatcher
 from holdfast.background.report_import import ReportImporter
 from holdfast.background.retention import CheckpointCollector, RetentionSettings
 from holdfast.background.sweep_stopper import SweepStopper
-from holdfast.confinement import names_in
 from holdfast.domain.checkpoints.retention import GracePeriods
 from holdfast.domain.jobfile.spec import Engine
-from holdfast.host.allowed_folders import Folders
+from holdfast.ports import OpenBucket
 from holdfast.server.launchers import LAUNCHERS
 from holdfast.services import Services
-from holdfast.settings import Settings, own_variable
-from holdfast.storage import CheckpointBuckets, StorePolicy
+from holdfast.settings import Settings
 from holdfast.store.outbox import Outbox
 
 BackgroundTask: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
@@ -79,9 +77,7 @@ def _job_retention(settings: Settings, services: Services) -> BackgroundTask:
         removals=services.removals,
         journal=services.journal,
         launchers=tuple(services.launchers.values()),
-        open_bucket=_checkpoint_buckets(settings, services).open
-        if services.demo_seed is None
-        else None,
+        open_bucket=services.open_bucket,
         clock=services.clock,
     )
     retention = JobRetention(
@@ -115,20 +111,23 @@ def _store_tasks(settings: Settings, services: Services) -> Sequence[BackgroundT
 
     None in a demonstration, whose store names may belong to others.
     """
-    if services.demo_seed is not None:
+    if services.open_bucket is None:
         return ()
     importer = ReportImporter(
         journal=services.journal,
         incarnations=services.incarnations,
         leases=services.leases,
-        open_bucket=_checkpoint_buckets(settings, services).open,
+        open_bucket=services.open_bucket,
         clock=services.clock,
         every_s=settings.inbox_every_s,
     )
-    return _checkpoint_collector(settings, services).run, importer.run
+    collector = _checkpoint_collector(settings, services, services.open_bucket)
+    return collector.run, importer.run
 
 
-def _checkpoint_collector(settings: Settings, services: Services) -> CheckpointCollector:
+def _checkpoint_collector(
+    settings: Settings, services: Services, open_bucket: OpenBucket
+) -> CheckpointCollector:
     retention = RetentionSettings(
         every_s=settings.tidy_every_s,
         grace=GracePeriods(
@@ -139,21 +138,7 @@ def _checkpoint_collector(settings: Settings, services: Services) -> CheckpointC
     return CheckpointCollector(
         journal=services.journal,
         queue=services.retention_queue,
-        open_bucket=_checkpoint_buckets(settings, services).open,
+        open_bucket=open_bucket,
         clock=services.clock,
         settings=retention,
     )
-
-
-def _checkpoint_buckets(settings: Settings, services: Services) -> CheckpointBuckets:
-    rules = StorePolicy(
-        service_endpoint=own_variable("AWS_ENDPOINT_URL_S3") or own_variable("AWS_ENDPOINT_URL"),
-        endpoints=names_in(settings.store_endpoints),
-        profiles=services.confinement.profiles,
-    )
-
-    def folders_of(job_id: str) -> Folders:
-        asked = services.journal.submission(job_id)
-        return services.confinement.folders.of_job(asked.project, is_confined=asked.confined)
-
-    return CheckpointBuckets(services.clock, rules, folders_of)

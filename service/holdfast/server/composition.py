@@ -16,20 +16,28 @@ from holdfast.background.audit_anchor import AuditAnchor
 from holdfast.clock import SystemClock
 from holdfast.code_upload.shared_uploads import SharedUploads
 from holdfast.code_upload.upload_store import UploadLimits, Uploads
-from holdfast.confinement import Confinement, confinement_of
+from holdfast.confinement import Confinement, confinement_of, names_in
 from holdfast.controller.launcher_health import LauncherHealthMonitor
 from holdfast.controller.reconciler import PollIntervals, Reconciler
 from holdfast.controller.thread import ControllerThread
 from holdfast.domain.access.audit import Actor
 from holdfast.domain.jobfile.spec import Engine
 from holdfast.host import resources
+from holdfast.host.allowed_folders import Folders
 from holdfast.host.home_lock import folders_of
 from holdfast.ingest.spool_reader import SpoolReader
 from holdfast.launchers.skypilot.admission import AdmissionRequest
 from holdfast.market.markets import Markets
 from holdfast.market.planners import Planners
 from holdfast.notifications import Dispatcher, open_dispatcher
-from holdfast.ports import CapacityHints, Clock, Launcher, PriceCatalog, ReportInbox
+from holdfast.ports import (
+    CapacityHints,
+    Clock,
+    Launcher,
+    OpenBucket,
+    PriceCatalog,
+    ReportInbox,
+)
 from holdfast.pricing import open_capacity_hints, open_catalog
 from holdfast.rate_limit import RateLimiter, RateLimits, Streams
 from holdfast.server.background_tasks import background_tasks
@@ -44,6 +52,7 @@ from holdfast.server.launchers import (
 from holdfast.server.recorded_market import market_parameters
 from holdfast.services import Services
 from holdfast.settings import Settings, SimulatedMarketSettings, own_variable
+from holdfast.storage import CheckpointBuckets, StorePolicy
 from holdfast.store.audit_log import AuditLog
 from holdfast.store.channels import Channels
 from holdfast.store.code import CodeTable
@@ -158,8 +167,7 @@ def build(
     )
     clock, launchers, intervals = around.clock, around.launchers, poll_intervals(settings)
     journal, leases = _journal(engine, clock), LeaseTable(engine)
-    secrets_of = _secrets(engine, secret)
-    planners = _planners(settings, engine, around)
+    secrets_of, planners = _secrets(engine, secret), _planners(settings, engine, around)
     reconciler = _reconciler(
         around, intervals, worker_url, journal, leases, tokens, secrets_of, planners
     )
@@ -182,6 +190,8 @@ def build(
         clock=clock,
         confinement=around.confinement,
         uploads=around.uploads,
+        open_bucket=_open_bucket(settings, around, journal),
+        runs_node_commands=settings.node_commands,
         billing_rules=settings.billing_rules,
         max_sweep_jobs=settings.sweep_jobs,
         health=health_monitor.read,
@@ -198,6 +208,27 @@ def build(
     )
     controller.background_tasks = (*background_tasks(settings, services), anchor.run)
     return Application(services, controller, _first_token(settings, services))
+
+
+def _open_bucket(settings: Settings, around: Environment, journal: Journal) -> OpenBucket | None:
+    """How a job's checkpoint store is opened.
+
+    None in a demonstration, whose store names may belong to others.
+    """
+    if around.demo_seed is not None:
+        return None
+    confinement = around.confinement
+    rules = StorePolicy(
+        service_endpoint=own_variable("AWS_ENDPOINT_URL_S3") or own_variable("AWS_ENDPOINT_URL"),
+        endpoints=names_in(settings.store_endpoints),
+        profiles=confinement.profiles,
+    )
+
+    def folders_of(job_id: str) -> Folders:
+        asked = journal.submission(job_id)
+        return confinement.folders.of_job(asked.project, is_confined=asked.confined)
+
+    return CheckpointBuckets(around.clock, rules, folders_of).open
 
 
 def _reconciler(  # noqa: PLR0917 - it has that many parts

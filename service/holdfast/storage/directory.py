@@ -15,6 +15,7 @@ from tempfile import TemporaryFile
 from typing import Final
 
 from holdfast_worker.protocol.checkpoint_keys import DATA
+from holdfast_worker.protocol.output_files import OUTPUTS
 
 from holdfast.errors import CheckpointStoreRefused, CheckpointStoreUnreachable
 from holdfast.host.allowed_folders import Folders
@@ -85,7 +86,9 @@ class DirectoryCheckpointBucket:
                     with suppress(FileNotFoundError), self._opened(above) as folder:
                         os.unlink(name, dir_fd=folder)
             # No other directories are deleted: a worker may be about to write into them.
-            for top in sorted({key.partition("/")[0] for key in keys if key.startswith(DATA)}):
+            for top in sorted(
+                {key.partition("/")[0] for key in keys if key.startswith((DATA, OUTPUTS))}
+            ):
                 with suppress(OSError), self._opened("") as root:
                     for path, _, _, _ in os.fwalk(top, topdown=False, dir_fd=root):
                         with suppress(OSError):

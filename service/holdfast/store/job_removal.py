@@ -57,6 +57,7 @@ from holdfast.store.tables.launches import (
     launch_events,
     launches,
     musters,
+    node_commands,
     rendezvous,
     upkeep,
 )
@@ -65,14 +66,8 @@ from holdfast.store.tables.metrics import gpu_readings, metric_block_marks, metr
 MAX_ROWS: Final = 2000
 """Rows that one transaction removes. A lower value adds transactions; a higher value lets other writers wait longer."""
 _WITH_JOB: Final = (
-    watches,
-    upkeep,
-    musters,
-    rendezvous,
-    report_marks,
-    job_secrets,
-    job_tags,
-    gpu_readings,
+    *(watches, upkeep, musters, rendezvous, node_commands),
+    *(report_marks, job_secrets, job_tags, gpu_readings),
 )
 """Removed with the job: other parts of the service find work in them."""
 _LATER: Final = (metric_points, metric_blocks, metric_block_marks)

@@ -64,6 +64,8 @@ class ReportServer:
 
     def respond(self, path: str, body: Any) -> tuple[int, Any]:
         """Status and body of the response to a POST."""
+        if "/commands/" in path:  # As a service that runs none.
+            return 404, {"type": "/docs/errors#not-found", "detail": "there is no such route"}
         code = self.refusals.pop(0) if self.refusals else 200
         is_registration = path.endswith("/muster")
         if code not in {200, NO_ANSWER}:
@@ -143,8 +145,9 @@ class ReportServer:
                 size_bytes = int(self.headers["Content-Length"])
                 body = json.loads(self.rfile.read(size_bytes))
                 assert size_bytes <= MAX_BODY_BYTES, "a longer body is always refused"
-                service.tokens.add(self.headers["Authorization"])
-                service.paths.add(self.path)
+                if "/commands/" not in self.path:
+                    service.tokens.add(self.headers["Authorization"])
+                    service.paths.add(self.path)
                 code, content = service.respond(self.path, body)
                 if code == NO_ANSWER:
                     self.close_connection = True

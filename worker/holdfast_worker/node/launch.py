@@ -23,7 +23,9 @@ from holdfast_worker.node.agent_process import AgentProcess
 from holdfast_worker.node.exit_report import ExitReport
 from holdfast_worker.node.fork_server import Spare
 from holdfast_worker.node.group_rendezvous import GroupRendezvous
+from holdfast_worker.node.node_commands import open_commands
 from holdfast_worker.node.node_run import POLL_S, NodeRun, log_write_errors
+from holdfast_worker.node.output_collection import collect_outputs
 from holdfast_worker.node.rank_variables import (
     DEBUG_RANKS,
     DEBUG_VARIABLES,
@@ -107,7 +109,8 @@ class NodeLauncher:
         # Nodes of several groups do not know yet at which address others reach them.
         host = "" if at.group else address_of_this_node(at.master_address)
         memory = open_holder(at.node_rank, host, is_needed=self._config.keeps_snapshots)
-        with self._notice_sources.opened(), memory as holder:
+        commands = open_commands(self._config, at.node_rank)
+        with self._notice_sources.opened(), memory as holder, commands:
             self._holder = holder
             if not self._config.hosted_start:  # The wrapper of this node itself reads its GPUs.
                 self._gpus.start()
@@ -118,6 +121,12 @@ class NodeLauncher:
             if self._exit_report and code != Exit.FENCED:
                 self._gpus.publish(is_last=True)
                 self._exit_report.write(code)
+            if not self._topology.node_rank and code not in {
+                Exit.PREEMPTED,
+                Exit.FENCED,
+                Exit.USAGE,
+            }:
+                collect_outputs(self._config, self._run_dir, code)
             if code in {Exit.PREEMPTED, Exit.FENCED}:
                 self._linger()
         return Exit.FENCED if self._notice_sources.superseded_by is not None else code

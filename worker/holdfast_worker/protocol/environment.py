@@ -53,6 +53,8 @@ class Env(StrEnum):
     MAX_STALL = "HOLDFAST_MAX_STALL"
     """Maximum time without a step of any rank: `auto`, a duration such as `20m`, or `off`;
     absent means `auto`."""
+    OUTPUTS = "HOLDFAST_OUTPUTS"
+    """Patterns of output files that the first node sends to the store at the end of an attempt, as a JSON list. Absent: none."""
     ON_SAVE_FAILURE = "HOLDFAST_ON_SAVE_FAILURE"
     """What to do when checkpoints can no longer be saved: a value of `OnFailure`;
     absent means `stop`."""

@@ -11,6 +11,14 @@ from http import HTTPStatus
 from http.client import HTTPException
 from typing import Any, Final
 
+from holdfast_worker.protocol.node_commands import (
+    COMMAND_OUTPUT_PATH,
+    NEXT_COMMAND_PATH,
+    NEXT_COMMAND_S,
+    START_COMMAND_PATH,
+    CommandOutput,
+    NodeCommand,
+)
 from holdfast_worker.protocol.release import user_agent
 from holdfast_worker.protocol.reports import (
     FENCED,
@@ -145,7 +153,29 @@ class ServiceClient:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ServiceUnreachable(f"malformed response: {error}") from error
 
-    def _post(self, path: str, body: dict[str, Any]) -> Any:
+    def next_command(self, node: int, attempt: int) -> NodeCommand | None:
+        """Wait for a command for a node; None if there is none for `NEXT_COMMAND_S`."""
+        body = {"node": node, "attempt": attempt}
+        reply = self._post(NEXT_COMMAND_PATH, body, NEXT_COMMAND_S + TIMEOUT_S)
+        try:
+            if reply["id"] is None:
+                return None
+            command = tuple(map(str, reply["command"]))
+            return NodeCommand(str(reply["id"]), command, float(reply["timeout_s"]))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ServiceUnreachable(f"malformed response: {error}") from error
+
+    def start_command(self, command: str, runner: str) -> bool:
+        """Announce that this node runs a command; False if it must not."""
+        reply = self._post(START_COMMAND_PATH.replace("{id}", command), {"runner": runner})
+        return bool(reply == {"starts": True})
+
+    def send_command_output(self, command: str, runner: str, output: CommandOutput) -> None:
+        """Send output of a command, or its end."""
+        body = {**output.dump(), "runner": runner}
+        self._post(COMMAND_OUTPUT_PATH.replace("{id}", command), body)
+
+    def _post(self, path: str, body: dict[str, Any], timeout_s: float = TIMEOUT_S) -> Any:
         request = urllib.request.Request(  # noqa: S310 - the address of the service is a setting
             self.url.rstrip("/") + path.format(job=self.job),
             data=json.dumps(body, separators=(",", ":")).encode(),
@@ -157,8 +187,8 @@ class ServiceClient:
             method="POST",
         )
         try:
-            with urllib.request.urlopen(request, timeout=TIMEOUT_S) as reply:  # noqa: S310
-                return json.load(reply)
+            with urllib.request.urlopen(request, timeout=timeout_s) as reply:  # noqa: S310
+                return json.loads(reply.read() or b"null")  # 204 has no body.
         except urllib.error.HTTPError as error:
             with error:
                 raise _to_error(error) from error

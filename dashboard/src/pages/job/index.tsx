@@ -18,6 +18,7 @@ import { Head } from './head'
 import { Metrics } from './metrics'
 import { BillPanel } from './cost'
 import { Logs } from './logs'
+import { OutputFiles } from './outputs'
 import { Checkpoints, EventList, Manifest, Timeline, Task } from './tabs'
 import { AttemptsView } from './attempts'
 
@@ -74,6 +75,7 @@ function Shown({ job }: { job: Job }) {
           { name: 'events', title: 'Events', body: () => <EventList job={job} /> },
           { name: 'checkpoints', title: 'Checkpoints', body: () => <Checkpoints job={job} /> },
           { name: 'logs', title: 'Logs', body: () => <Logs job={job} live={live} /> },
+          { name: 'outputs', title: 'Files', body: () => <OutputFiles job={job} /> },
           { name: 'task', title: 'Task', body: () => <Task job={job} /> },
           { name: 'manifest', title: 'Manifest', body: () => <Manifest job={job} /> },
         ]}

@@ -144,7 +144,9 @@ def _authenticate_worker(request: Request, services: Services, token: str | None
     job_id: str = request.path_params["job_id"]
     if not services.tokens.is_worker(token or "", job_id):
         raise Unauthenticated("reports need the token that the job's launcher gave to its workers")
-    count_report(request, services, job_id)
+    # Nodes that wait for commands must not delay reports.
+    is_report = "/commands/" not in request.url.path
+    count_report(request, services, job_id if is_report else f"{job_id}/commands")
     ended_at = services.queries.ended_at(job_id)
     if ended_at and services.clock.now() - ended_at > WORKER_GRACE:
         # Not treated as a wrong token: that worker would continue without the service, but a fenced one must stop.

@@ -18,6 +18,10 @@ EXAMPLES: Final = {
         "holdfast logs bert-large --errors",
     ),
     "events": ("holdfast events bert-large", "holdfast events bert-large --follow --json"),
+    "exec": (
+        "holdfast exec bert-large -- nvidia-smi",
+        "holdfast exec bert-large --node 3 --timeout 5m -- py-spy dump --pid 4711",
+    ),
     "metrics": ("holdfast metrics bert-large", "holdfast metrics bert-large loss --x time"),
     "ranks": ("holdfast ranks bert-large", "holdfast ranks bert-large --attempt 2"),
     "queue": ("holdfast queue",),
@@ -106,6 +110,10 @@ EXAMPLES: Final = {
     "budgets list": ("holdfast budgets list",),
     "budgets set": ("holdfast budgets set project nlp --monthly 5000 --warn-at 80",),
     "budgets rm": ("holdfast budgets rm user ada",),
+    "outputs": (
+        "holdfast outputs bert-large",
+        "holdfast outputs bert-large --download results",
+    ),
     "checkpoints": (
         "holdfast checkpoints bert-large",
         "holdfast checkpoints bert-large --state damaged",

@@ -63,6 +63,8 @@ class Action(StrEnum):
     """Upload code for jobs; it belongs to its uploader and to no project yet."""
     STEER = "steer"
     """Change the course of a job: cancel, preempt."""
+    EXECUTE = "execute"
+    """Run commands on the nodes of a job: one's own, or any as a project admin."""
     REMOVE = "remove"
     """Remove an ended job: one's own, or any as a project admin."""
     SET_BUDGET = "set_budget"
@@ -97,6 +99,7 @@ ACTION_REQUIREMENTS: Final[Mapping[Action, ActionRequirement]] = {
     Action.SUBMIT: ActionRequirement(TokenScope.WRITE, Role.MEMBER),
     Action.UPLOAD: ActionRequirement(TokenScope.WRITE, Role.MEMBER),
     Action.STEER: ActionRequirement(TokenScope.WRITE, Role.MEMBER),
+    Action.EXECUTE: ActionRequirement(TokenScope.WRITE, Role.MEMBER),
     Action.REMOVE: ActionRequirement(TokenScope.WRITE, Role.MEMBER),
     Action.SET_BUDGET: ActionRequirement(TokenScope.ADMIN, Role.ADMIN),
     Action.MANAGE_CHANNELS: ActionRequirement(TokenScope.ADMIN, Role.ADMIN),
@@ -198,8 +201,18 @@ class Caller:
 
     def may_remove(self, project: str, owner: str) -> bool:
         """Whether the caller may remove a job of `owner` in `project`."""
+        return self.may(Action.REMOVE, project) and self._owns(project, owner)
+
+    def may_execute(self, project: str, owner: str) -> bool:
+        """Whether the caller may run commands on the nodes of a job of `owner` in `project`.
+
+        A command sees the secrets of the job, which other members may not.
+        """
+        return self.may(Action.EXECUTE, project) and self._owns(project, owner)
+
+    def _owns(self, project: str, owner: str) -> bool:
         is_own = bool(owner) and owner == self.name
-        return self.may(Action.REMOVE, project) and (is_own or self._has_role(project, Role.ADMIN))
+        return is_own or self._has_role(project, Role.ADMIN)
 
     def may_in_any_project(self, action: Action) -> bool:
         """Whether the caller may do `action` in at least one project."""

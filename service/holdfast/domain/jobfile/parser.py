@@ -19,7 +19,7 @@ from holdfast.domain.jobfile.deprecated import migrate_deprecated
 from holdfast.domain.jobfile.env_vars import ENVS, SECRETS, duplicate_names, parse_variables
 from holdfast.domain.jobfile.node_groups import group_flaws, total_nodes
 from holdfast.domain.jobfile.spec import JobFile, JobSpec, NodeRange
-from holdfast.domain.jobfile.validation import plan_flaws, validate
+from holdfast.domain.jobfile.validation import output_flaws, plan_flaws, validate
 from holdfast.errors import BadJobFile, ValidationIssue
 
 _MAX_NUMBER: Final = 2**63
@@ -104,6 +104,7 @@ def parse_job_file(text: str, overrides: Overrides = Overrides()) -> ParsedJobFi
         *file_flaws,
         *(group_flaws(file) if file else ()),
         *(plan_flaws(file) if file else ()),
+        *(output_flaws(file) if file else ()),
         *workdir_flaws,
         *mount_flaws,
     )

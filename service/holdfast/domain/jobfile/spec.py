@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Annotated, Any, Final
 
 from holdfast_worker.protocol.object_stores import GOOGLE, PREFIXES
+from holdfast_worker.protocol.output_files import MAX_PATTERNS, check_output_pattern
 from holdfast_worker.protocol.policies import (
     RecoveryMode,
     RetentionOwner,
@@ -232,6 +233,11 @@ class JobPart:
         return resource_options(self.resources, self.pointer)
 
 
+def _output_pattern(pattern: str) -> str:
+    check_output_pattern(pattern)
+    return pattern
+
+
 class HoldfastBlock(SpecModel):
     """The `holdfast:` block of a job file."""
 
@@ -248,6 +254,12 @@ class HoldfastBlock(SpecModel):
     """Project of the job; None if the submission or the service sets it."""
     priority: Annotated[int, BeforeValidator(_priority)] = 0
     """Priority in the queue of jobs that wait for room in quotas; higher ones come first."""
+    outputs: Annotated[
+        list[Annotated[Text, AfterValidator(_output_pattern)]],
+        BeforeValidator(listed),
+        Field(max_length=MAX_PATTERNS),
+    ] = Field(default_factory=list)
+    """Patterns of files that are kept in the checkpoint store at the end of an attempt."""
     tags: dict[str, Text] = Field(default_factory=dict)
     notify: Annotated[list[Text], BeforeValidator(listed), Field(max_length=MAX_JOB_CHANNELS)] = (
         Field(default_factory=list, repr=False, exclude=True)

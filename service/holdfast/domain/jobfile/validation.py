@@ -70,6 +70,15 @@ def plan_flaws(file: JobFile) -> Iterator[ValidationIssue]:
         )
 
 
+def output_flaws(file: JobFile) -> Iterator[ValidationIssue]:
+    """Yield what prevents output files from being kept."""
+    if file.holdfast.outputs and file.holdfast.checkpoint is None:
+        yield ValidationIssue(
+            "#/holdfast/outputs",
+            "are kept in the checkpoint store, and the job has none; add holdfast.checkpoint.store",
+        )
+
+
 def with_changes(limits: Limits, changes: Mapping[str, Any]) -> Limits:
     """Apply changes to limits; null restores the default.
 

@@ -1,4 +1,4 @@
-"""Tables of launches, registered workers and nodes, uploaded code, and retention."""
+"""Tables of launches, registered workers and nodes, commands, uploaded code, and retention."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from sqlalchemy import (
     JSON,
     BigInteger,
     Column,
+    Float,
     Index,
     Integer,
     LargeBinary,
@@ -161,3 +162,28 @@ code_trees = Table(
     info={"in_backup": False},
 )
 Index("ix_code_trees_used_at", code_trees.c.used_at)
+
+node_commands = Table(
+    "node_commands",
+    metadata,
+    Column("id", String(32), primary_key=True),
+    Column("job_id", String(32), nullable=False, index=True),
+    Column("attempt", Integer, nullable=False, doc="The newest attempt at the request."),
+    Column("node", Integer, nullable=False, doc="Number of the node that runs it."),
+    Column("command", JSON, nullable=False, doc="The program and its arguments."),
+    Column("timeout_s", Float, nullable=False),
+    Column("requested_by", String(64), nullable=False),
+    Column("requested_at", UtcTime, nullable=False),
+    Column(
+        "runner",
+        String(64),
+        nullable=True,
+        doc="The wrapper that runs it; NULL before it has begun.",
+    ),
+    Column("started_at", UtcTime, nullable=True),
+    Column("ended_at", UtcTime, nullable=True, index=True, doc="NULL until its end is reported."),
+    Column("exit_code", Integer, nullable=True),
+    Column("detail", Text, nullable=False, doc="What is not normal about its end."),
+    Column("stdout", LargeBinary, nullable=False, doc="The first part of its output."),
+    Column("stderr", LargeBinary, nullable=False),
+)

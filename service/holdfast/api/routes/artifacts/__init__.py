@@ -1,0 +1,1 @@
+"""Routes of files that jobs leave behind."""
