@@ -20,11 +20,13 @@ from holdfast.background.notifier import Notifier
 from holdfast.background.price_watcher import PriceWatcher
 from holdfast.background.report_import import ReportImporter
 from holdfast.background.retention import CheckpointCollector, RetentionSettings
+from holdfast.background.store_requests import MeteredBuckets
 from holdfast.background.sweep_stopper import SweepStopper
 from holdfast.confinement import names_in
 from holdfast.domain.checkpoints.retention import GracePeriods
 from holdfast.domain.jobfile.spec import Engine
 from holdfast.host.allowed_folders import Folders
+from holdfast.ports import OpenBucket
 from holdfast.server.launchers import LAUNCHERS
 from holdfast.services import Services
 from holdfast.settings import Settings, own_variable
@@ -121,7 +123,7 @@ def _store_tasks(settings: Settings, services: Services) -> Sequence[BackgroundT
         journal=services.journal,
         incarnations=services.incarnations,
         leases=services.leases,
-        open_bucket=_checkpoint_buckets(settings, services).open,
+        open_bucket=_metered_buckets(settings, services),
         clock=services.clock,
         every_s=settings.inbox_every_s,
     )
@@ -139,10 +141,16 @@ def _checkpoint_collector(settings: Settings, services: Services) -> CheckpointC
     return CheckpointCollector(
         journal=services.journal,
         queue=services.retention_queue,
-        open_bucket=_checkpoint_buckets(settings, services).open,
+        open_bucket=_metered_buckets(settings, services),
         clock=services.clock,
         settings=retention,
     )
+
+
+def _metered_buckets(settings: Settings, services: Services) -> OpenBucket:
+    """Open checkpoint stores with counted requests, which the bills of their jobs contain."""
+    buckets = _checkpoint_buckets(settings, services)
+    return MeteredBuckets(buckets.open, services.retention_queue).open
 
 
 def _checkpoint_buckets(settings: Settings, services: Services) -> CheckpointBuckets:

@@ -31,6 +31,7 @@ from holdfast.market.planners import Planners
 from holdfast.notifications import Dispatcher, open_dispatcher
 from holdfast.ports import CapacityHints, Clock, Launcher, PriceCatalog, ReportInbox
 from holdfast.pricing import open_capacity_hints, open_catalog
+from holdfast.pricing.resource_prices import open_resource_prices
 from holdfast.rate_limit import RateLimiter, RateLimits, Streams
 from holdfast.server.background_tasks import background_tasks
 from holdfast.server.home_dir import make_home, own_secret, read_or_empty, write_once
@@ -147,6 +148,7 @@ def build(
 
     Raises:
         StoreUnavailable: the home directory or the database cannot be used.
+        BadRequest: a setting is invalid.
     """
     engine, secret = _database_and_secret(settings)
     tokens, launch_book = ServiceTokens(engine, secret), LaunchBook(engine, secret)
@@ -181,6 +183,7 @@ def build(
         confinement=around.confinement,
         uploads=around.uploads,
         billing_rules=settings.billing_rules,
+        resource_prices=open_resource_prices(settings.resource_prices),
         max_sweep_jobs=settings.sweep_jobs,
         health=health_monitor.read,
         read_admission=AdmissionRequest.parse,

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from holdfast_worker.protocol.store_usage import NO_USAGE, StoreUsage
 from sqlalchemy import Connection, Engine, insert, select, update
 
 from holdfast.store.database import reading, writing
@@ -85,6 +86,23 @@ class RetentionQueue:
                 row["job_id"]: RetentionStatus(row["tidied_at"], row["trouble"], row["since"])
                 for row in rows
             }
+
+    def add_requests(self, job_id: str, usage: StoreUsage) -> None:
+        """Count requests of the service to the store of a job; without a row they are not counted."""
+        counted = {
+            upkeep.c.store_gets: upkeep.c.store_gets + usage.gets,
+            upkeep.c.store_lists: upkeep.c.store_lists + usage.lists,
+            upkeep.c.store_deletes: upkeep.c.store_deletes + usage.deletes,
+        }
+        with writing(self._engine) as connection:
+            connection.execute(update(upkeep).where(upkeep.c.job_id == job_id).values(counted))
+
+    def requests(self, job_id: str) -> StoreUsage:
+        """The counted requests of the service to the store of a job."""
+        columns = upkeep.c.store_gets, upkeep.c.store_lists, upkeep.c.store_deletes
+        with reading(self._engine) as connection:
+            row = connection.execute(select(*columns).where(upkeep.c.job_id == job_id)).first()
+        return StoreUsage(gets=row[0], lists=row[1], deletes=row[2]) if row else NO_USAGE
 
     def _release(self, lease: RetentionLease, due_at: datetime | None, **result: Any) -> None:
         mine = update(upkeep).where(upkeep.c.job_id == lease.job_id)

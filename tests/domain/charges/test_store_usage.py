@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 
 import pytest
@@ -76,9 +77,7 @@ def test_storage_adds_up_over_adjacent_times(seed: int) -> None:
     usage = JobStoreUsage.from_events(events)
     moments = [to_ms(at(second)) for second in range(0, 200, 7)]
 
-    parts = [
-        usage.byte_ms(b) - usage.byte_ms(a) for a, b in zip(moments, moments[1:], strict=False)
-    ]
+    parts = [usage.byte_ms(b) - usage.byte_ms(a) for a, b in itertools.pairwise(moments)]
 
     assert min(parts) >= 0
     assert sum(parts) == usage.byte_ms(moments[-1]) - usage.byte_ms(moments[0])

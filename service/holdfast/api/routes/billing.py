@@ -27,6 +27,7 @@ from holdfast.api.schemas.billing import (
     SentenceOut,
 )
 from holdfast.api.time_ranges import TheTimeRange
+from holdfast.api.views.charges import CHARGE_COLUMNS, charge_cells, charges_view, job_charges
 from holdfast.api.views.jobs import with_queue_reasons
 from holdfast.domain.billing.allocation import allocate_costs
 from holdfast.domain.billing.bill import (
@@ -44,6 +45,7 @@ from holdfast.domain.billing.group_timeline import (
 )
 from holdfast.domain.billing.phases import Phase
 from holdfast.domain.billing.rate import to_ms, to_time
+from holdfast.domain.charges.charges import Charges
 from holdfast.domain.diagnostics.timeline import timeline
 from holdfast.domain.events import PREEMPTION_CAUSES, CapacityLost, Cause, NodeLost
 from holdfast.domain.jobs.job import Job
@@ -68,7 +70,12 @@ def list_attempts(job: TheJob, services: TheServices) -> list[AttemptOut]:
 def show_bill(job: TheJob, services: TheServices, as_csv: AsCsv) -> BillOut | Response:
     """Show the bill: every millisecond and micro-dollar; as CSV by attempt, zone and day."""
     account, facts = job_bill(services, job)
-    return bill_csv(job, account) if as_csv else bill_view(job, account, facts)
+    charges = job_charges(services, job, account, [fact.event for fact in facts])
+    if as_csv:
+        return csv_response(f"bill-{job.id}", *bill_table(job, account, charges))
+    shown = bill_view(job, account, facts)
+    total = account.paid_micros + charges.micros
+    return shown.model_copy(update={"charges": charges_view(charges), "total_micros": total})
 
 
 @bills_router.get("/jobs/{job_id}/story", response_model=list[SentenceOut], tags=["history"])
@@ -164,13 +171,10 @@ def attempt_view(account: Bill, item: AttemptBill) -> AttemptOut:
     )
 
 
-def bill_csv(job: Job, account: Bill) -> Response:
-    """Return the bill as a CSV response."""
-    return csv_response(f"bill-{job.id}", *bill_table(job, account))
-
-
-def bill_table(job: Job, account: Bill) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-    """Return the header and rows of a bill by attempt, zone and UTC day.
+def bill_table(
+    job: Job, account: Bill, charges: Charges | None = None
+) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    """Return the header and rows of a bill by attempt, zone and UTC day, and then those of charges.
 
     Each column adds up to the bill's total.
     """
@@ -179,6 +183,7 @@ def bill_table(job: Job, account: Bill) -> tuple[Sequence[str], Sequence[Sequenc
         *(f"{phase}_s" for phase in Phase),
         *(f"{phase}_usd" for phase in Phase),
         *("adjusted_usd", "paid_usd", "on_demand_usd", "simulated", "estimate"),
+        *CHARGE_COLUMNS,
     )
     rows = [
         (
@@ -188,8 +193,14 @@ def bill_table(job: Job, account: Bill) -> tuple[Sequence[str], Sequence[Sequenc
             *(usd(getattr(share.micros, phase)) for phase in Phase),
             *(usd(share.adjusted_micros), usd(share.paid_micros), usd(share.on_demand_micros)),
             *(str(share.simulated).lower(), str(share.is_price_estimate).lower()),
+            *("nodes", "", "", "", "", "", usd(share.paid_micros)),
         )
         for share in allocate_costs(account)
+    ]
+    nothing = [seconds(0)] * (1 + len(Phase)) + [usd(0)] * (len(Phase) + 3)
+    day = charges.until.date().isoformat() if charges else ""
+    rows += [
+        (job.id, "", "", day, *nothing, "false", "false", *cells) for cells in charge_cells(charges)
     ]
     return header, rows
 

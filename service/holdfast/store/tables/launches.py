@@ -37,6 +37,10 @@ upkeep = Table(
     Column(
         "since", UtcTime, nullable=True, doc="Time of the first of these failures; NULL without."
     ),
+    *(
+        Column(name, BigInteger, nullable=False, server_default="0", doc="Requests of the service.")
+        for name in ("store_gets", "store_lists", "store_deletes")
+    ),
 )
 
 launches = Table(
