@@ -16,6 +16,7 @@ from holdfast.domain.billing.bill import compute_bill
 from holdfast.domain.charges.charges import Charges, compute_charges
 from holdfast.domain.events import Event, RestoreStarted
 from holdfast.domain.events.values import StoreCounts
+from holdfast.domain.jobfile.spec import Engine
 from holdfast.domain.jobs.lifecycle import fold
 from holdfast.pricing.resource_prices import bundled_resource_prices
 from support.events import at, launched, ready, saved, submitted
@@ -123,3 +124,33 @@ def test_bill_over_http_contains_the_charges(world: SimulatedService) -> None:
     assert bill["total_micros"] == bill["paid_micros"]
     table = world.http.get(f"/v1/jobs/{job}/bill", headers={"Accept": "text/csv"}).text
     assert next(csv.reader(io.StringIO(table)))[-1] == "amount_usd"
+
+
+DISTANT = """
+name: a
+run: python train.py
+resources: {infra: aws/us-east-1, use_spot: true}
+holdfast: {checkpoint: {store: s3://bucket/runs, tidy: worker}}
+"""
+WARNING = (
+    "the checkpoint store is in aws/eu-west-1 and the nodes are in aws/us-east-1: "
+    "each GiB costs $0.0200 to save and $0.0200 to restore; use a bucket in aws/us-east-1"
+)
+
+
+def test_preview_and_submission_warn_of_a_distant_store(world: SimulatedService) -> None:
+    world.services.retention_queue.set_place("s3://bucket/others", "aws/eu-west-1")
+    launchers: Any = world.services.launchers
+    launchers[Engine.SKYPILOT] = launchers[Engine.LOCAL]
+
+    shown = world.http.post("/v1/render", json={"task": DISTANT, "prices": True}).json()
+    job = world.services.journal.submission(world.submit(DISTANT, force=True)["id"])
+
+    assert WARNING in shown["notes"]
+    assert WARNING in job.notes
+
+
+def test_unknown_region_of_a_store_is_not_mentioned(world: SimulatedService) -> None:
+    shown = world.http.post("/v1/render", json={"task": DISTANT}).json()
+
+    assert not [note for note in shown["notes"] if "checkpoint store is in" in note]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from holdfast.background.store_requests import MeteredBuckets
+from holdfast.errors import CheckpointStoreRefused
 from holdfast.ports import CheckpointBucket
 from holdfast.storage import DirectoryCheckpointBucket
 from holdfast.store.journal import Journal
@@ -24,6 +25,51 @@ def _queue(engine: Engine) -> RetentionQueue:
     for job in ("job-1", "job-2"):
         journal.submit(job, submitted(), tidied_by=RetentionOwner.SERVICE)
     return RetentionQueue(engine)
+
+
+class _Placed(DirectoryCheckpointBucket):
+    asked = 0
+
+    def place(self) -> str:
+        self.asked += 1
+        if self.asked > 1:
+            raise CheckpointStoreRefused("asked twice")
+        return "aws/eu-west-1"
+
+
+def test_store_is_asked_once_where_it_is(tmp_path: Path, queue: RetentionQueue) -> None:
+    bucket = _Placed(tmp_path, FixedClock(), None)
+    buckets = MeteredBuckets(lambda *_: bucket, queue)
+
+    for job in ("job-1", "job-1", "job-2"):
+        buckets.open("s3://bucket/runs", job, {})
+
+    assert bucket.asked == 1
+    assert queue.place_of("s3://bucket/other") == "aws/eu-west-1"
+    assert queue.place_of("s3://bucket2") == ""
+    assert queue.requests("job-1") == StoreUsage(gets=1)
+
+
+def test_own_server_of_a_job_says_nothing_about_a_bucket(
+    tmp_path: Path, queue: RetentionQueue
+) -> None:
+    buckets = MeteredBuckets(lambda *_: _Placed(tmp_path, FixedClock(), None), queue)
+
+    buckets.open("s3://bucket/runs", "job-1", {"AWS_ENDPOINT_URL_S3": "https://minio.example.com"})
+
+    assert queue.place_of("s3://bucket/runs") == ""
+
+
+def test_store_that_refuses_to_say_is_used_all_the_same(
+    tmp_path: Path, queue: RetentionQueue
+) -> None:
+    bucket = _Placed(tmp_path, FixedClock(), None)
+    bucket.asked = 1
+
+    opened = MeteredBuckets(lambda *_: bucket, queue).open("s3://bucket/runs", "job-1", {})
+
+    assert opened.list_objects("data/").objects == ()
+    assert queue.place_of("s3://bucket/runs") == ""
 
 
 def test_requests_of_a_visit_are_recorded_at_the_next(

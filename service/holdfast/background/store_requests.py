@@ -1,4 +1,4 @@
-"""Counts the requests of background tasks to checkpoint stores, for the bills of their jobs.
+"""Counts the requests of background tasks to checkpoint stores, and asks where these are, for the bills of their jobs.
 
 The requests of a visit are recorded when the store is opened for the next one, so that counting adds one small write to a visit.
 A process that stops loses those of its last visits.
@@ -9,11 +9,14 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Final
 
 from holdfast_worker.protocol.store_usage import StoreUsage
 
-from holdfast.ports import CheckpointBucket, OpenBucket, StoreListing
+from holdfast.domain.charges.charges import ENDPOINTS
+from holdfast.errors import CheckpointStoreRefused, CheckpointStoreUnreachable
+from holdfast.ports import CheckpointBucket, OpenBucket, PlacedBucket, StoreListing
 from holdfast.store.retention_queue import RetentionQueue
 
 LIST_PAGE: Final = 1000
@@ -62,6 +65,7 @@ class MeteredBuckets:
         self._open_bucket = open_bucket
         self._queue = queue
         self._counted: dict[str, Counter[str]] = {}
+        self._placed: set[str] = set()
         self._lock = threading.Lock()
 
     def open(self, store: str, job_id: str, envs: Mapping[str, str]) -> CheckpointBucket:
@@ -78,4 +82,17 @@ class MeteredBuckets:
             self._counted[job_id] = counted
         if before:
             self._queue.add_requests(job_id, StoreUsage(**before))
+        if not any(envs.get(name) for name in ENDPOINTS):
+            # A bucket of the same name at a server of the job's own says nothing about this one.
+            self._find_place(store, bucket, counted)
         return MeteredBucket(bucket, counted)
+
+    def _find_place(self, store: str, bucket: CheckpointBucket, counted: Counter[str]) -> None:
+        """Ask a store once in the life of this process where it is, and remember it for bills."""
+        if store in self._placed or not isinstance(bucket, PlacedBucket):
+            return
+        self._placed.add(store)
+        counted["gets"] += 1
+        with suppress(CheckpointStoreRefused, CheckpointStoreUnreachable):
+            if place := bucket.place():
+                self._queue.set_place(store, place)

@@ -33,6 +33,7 @@ from holdfast.submission.launch_estimate import estimate_launch
 from holdfast.submission.plan_check import PlanPreview, check_plan, preview_plan, with_known_work
 from holdfast.submission.preview import Preview, PreviewOptions, preview
 from holdfast.submission.quota_check import quota_demand
+from holdfast.submission.store_distance import distance_notes
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,10 +124,10 @@ def preview_submission(
             planned.accepted_notes(force=asked.force)
         except REFUSED as error:
             refused.append(error)
+    now = services.clock.now()
+    estimate = estimate_launch(spec, services.prices, now) if options.prices else None
+    notes += distance_notes(services, spec, estimate)
     shown = preview(understood, rendered, options, notes=notes, refusals=refused)
-    if not options.prices:
-        return shown
-    estimate = estimate_launch(spec, services.prices, services.clock.now())
     return replace(shown, estimate=estimate)
 
 
@@ -211,6 +212,7 @@ def submission(
     for error in refusals(services, spec, caller, project, past, force=force):
         raise error
     notes = check_spot_safety(spec, past, force=force) + check_parent_job(services, spec, caller)
+    notes += distance_notes(services, spec)
     if spec.holdfast.plan is not None:
         planned = check_plan(services, spec, caller)
         notes, spec = notes + planned.accepted_notes(force=force), planned.spec

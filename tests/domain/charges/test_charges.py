@@ -11,6 +11,7 @@ from holdfast.domain.charges.charges import (
     GIB,
     Category,
     Charges,
+    KnownStore,
     compute_charges,
     placement_warning,
     region_of,
@@ -64,7 +65,10 @@ def _bill(facts: list[Event], now_s: float) -> Bill:
 def _lines(charges: Charges, category: Category) -> dict[str, tuple[int, int | None]]:
     """Millionths of a unit and the amount, by item."""
     return {
-        line.item: (line.millionths, None if line.unit_micros is None else line.micros)
+        line.item: (
+            round(float(line.units) * 1_000_000),
+            None if line.unit_micros is None else line.micros,
+        )
         for line in charges.lines
         if line.category is category
     }
@@ -98,7 +102,9 @@ def test_requests_of_nodes_and_service_are_separate_lines() -> None:
     counts = StoreCounts(puts=2000, gets=5000, lists=10, deletes=7)
     used = saved(0, step=1, size_bytes=0, store_usage=counts)
 
-    found = _charges(_restoring(0, "aws/us-east-1"), used, service=StoreUsage(lists=43_800))
+    found = _charges(
+        _restoring(0, "aws/us-east-1"), used, known=KnownStore(StoreUsage(lists=43_800))
+    )
 
     assert _lines(found, Category.REQUESTS) == {
         "PUT of nodes": (2_000_000, 10_000),

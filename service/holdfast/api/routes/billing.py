@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Annotated, Final
 
@@ -27,7 +27,7 @@ from holdfast.api.schemas.billing import (
     SentenceOut,
 )
 from holdfast.api.time_ranges import TheTimeRange
-from holdfast.api.views.charges import CHARGE_COLUMNS, charge_cells, charges_view, job_charges
+from holdfast.api.views.charges import charges_view, job_charges
 from holdfast.api.views.jobs import with_queue_reasons
 from holdfast.domain.billing.allocation import allocate_costs
 from holdfast.domain.billing.bill import (
@@ -55,6 +55,9 @@ from holdfast.store.billing.costs import CostReport, CostRequest, CostTotal, Gro
 from holdfast.store.journal import RecordedEvent
 
 bills_router = Router(prefix="/v1")
+
+CHARGE_COLUMNS: Final = ("category", "item", "place", "quantity", "unit", "unit_usd", "amount_usd")
+"""The last columns of a bill as a table."""
 
 
 @bills_router.get("/jobs/{job_id}/attempts", response_model=list[AttemptOut], tags=["history"])
@@ -200,9 +203,20 @@ def bill_table(
     nothing = [seconds(0)] * (1 + len(Phase)) + [usd(0)] * (len(Phase) + 3)
     day = charges.until.date().isoformat() if charges else ""
     rows += [
-        (job.id, "", "", day, *nothing, "false", "false", *cells) for cells in charge_cells(charges)
+        (job.id, "", "", day, *nothing, "false", "false", *cells)
+        for cells in _charge_cells(charges)
     ]
     return header, rows
+
+
+def _charge_cells(charges: Charges | None) -> Iterator[Sequence[str]]:
+    """The cells of `CHARGE_COLUMNS` of each line; an amount is empty if no price is known."""
+    for line in charges.lines if charges else ():
+        known = line.unit_micros is not None
+        yield (
+            *(line.category, text(line.item), text(line.place), line.units, line.unit),
+            *(usd(line.unit_micros or 0) if known else "", usd(line.micros) if known else ""),
+        )
 
 
 def _group(group: GroupBill) -> GroupOut:

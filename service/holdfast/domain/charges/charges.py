@@ -28,7 +28,8 @@ from holdfast.domain.planning.places import zone_region
 GIB: Final = 2**30
 MS_PER_MONTH: Final = 730 * MS_PER_HOUR
 """A month as clouds publish prices for it."""
-_ENDPOINTS: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
+ENDPOINTS: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
+"""Variables with which a job names an S3 server of its own."""
 _COUNTERS: Final = {"put": "puts", "get": "gets", "list": "lists", "delete": "deletes"}
 
 
@@ -80,9 +81,10 @@ class Charge:
         return self.quantity * (self.unit_micros or 0) // _PER[self.unit]
 
     @property
-    def millionths(self) -> int:
-        """The quantity in millionths of a unit, rounded down."""
-        return self.quantity * 1_000_000 // _PER[self.unit]
+    def units(self) -> str:
+        """The quantity as a decimal number of units, rounded down to a millionth."""
+        whole, rest = divmod(self.quantity * 1_000_000 // _PER[self.unit], 1_000_000)
+        return f"{whole}.{rest:06d}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,27 +111,39 @@ class Charges:
         return any(line.unit_micros is None for line in self.lines)
 
 
+@dataclass(frozen=True, slots=True)
+class KnownStore:
+    """What the service knows of a store beside the events of the job."""
+
+    requests: StoreUsage = NO_USAGE
+    """Its own requests for the job."""
+    place: str = ""
+    """Where the store said that it is; empty if unknown."""
+
+
+UNKNOWN_STORE: Final = KnownStore()
+
+
 def compute_charges(
     account: Bill,
     events: Iterable[Event],
     prices: ResourcePrices,
     now: datetime,
-    service: StoreUsage = NO_USAGE,
+    known: KnownStore = UNKNOWN_STORE,
 ) -> Charges:
     """The charges of a job beside its bill, which was computed from the same events.
 
-    Stored checkpoints cost until `now`, also after the end of the job. `service`: requests of the service itself to the store.
+    Stored checkpoints cost until `now`, also after the end of the job. `known`: what the service itself knows of the store.
     """
     facts = tuple(events)
-    submitted = next(fact for fact in facts if isinstance(fact, Submitted))
-    spec = JobSpec.from_stored(submitted.spec)
+    spec = JobSpec.from_stored(_submitted(facts).spec)
     usage = JobStoreUsage.from_events(facts)
-    place = store_place(spec, usage.place, prices)
+    place = store_place(spec, usage.place or known.place, prices)
     nodes = {item.attempt: attempt_region(spec, item) for item in account.attempts}
     lines = [
         *_storage(usage, place, prices, to_ms(now)),
         *_requests("nodes", _total(usage.by_attempt.values()), place, prices),
-        *_requests("the service", service, place, prices),
+        *_requests("the service", known.requests, place, prices),
         *_egress(usage, place, nodes, prices),
         *_disks(spec, account, prices),
     ]
@@ -145,6 +159,16 @@ def compute_charges(
     )
 
 
+def store_url(events: Iterable[Event]) -> str:
+    """The checkpoint store of a job; empty if it has none."""
+    checkpoint = (_submitted(events).spec.get("holdfast") or {}).get("checkpoint") or {}
+    return str(checkpoint.get("store", ""))
+
+
+def _submitted(events: Iterable[Event]) -> Submitted:
+    return next(fact for fact in events if isinstance(fact, Submitted))
+
+
 def store_place(spec: JobSpec, reported: str, prices: ResourcePrices) -> str:
     """Where the store of a job is: as a price file names it, as workers report it, or as its URL says."""
     if (checkpoint := spec.holdfast.checkpoint) is None:
@@ -152,7 +176,7 @@ def store_place(spec: JobSpec, reported: str, prices: ResourcePrices) -> str:
     if named := prices.store_place(checkpoint.store) or reported:
         return named
     scheme = checkpoint.store.partition("://")[0]
-    if scheme == "s3" and any(spec.envs.get(name) for name in _ENDPOINTS):
+    if scheme == "s3" and any(spec.envs.get(name) for name in ENDPOINTS):
         return OWN_SERVER
     return {"file": FILES, "s3": "aws", "gs": "gcp", "az": "azure"}.get(scheme, "")
 

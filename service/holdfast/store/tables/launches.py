@@ -43,6 +43,14 @@ upkeep = Table(
     ),
 )
 
+store_places = Table(
+    "store_places",
+    metadata,
+    Column("bucket", String(500), primary_key=True, doc="URL without a prefix, as s3://bucket."),
+    Column("place", String(100), nullable=False, doc="As the store said, such as aws/us-east-1."),
+)
+"""Regions of stores: a cache, which any visit of a store fills again."""
+
 launches = Table(
     "launches",
     metadata,
