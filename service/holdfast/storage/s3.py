@@ -50,8 +50,7 @@ class S3CheckpointBucket:
         if not is_amazon(self._client):
             return OWN_SERVER
         reply = _translated(lambda: self._client.head_bucket(Bucket=self._bucket))
-        headers = reply["ResponseMetadata"].get("HTTPHeaders", {})
-        region = reply.get("BucketRegion") or headers.get("x-amz-bucket-region")
+        region = reply.get("BucketRegion")
         return f"aws/{region}" if region else ""
 
     def list_objects(self, directory: str) -> StoreListing:
