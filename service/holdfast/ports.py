@@ -360,20 +360,6 @@ class CheckpointBucket(Protocol):
         ...
 
 
-@runtime_checkable
-class PlacedBucket(Protocol):
-    """A bucket that can say where it is."""
-
-    def place(self) -> str:
-        """Cloud and region of the bucket, or `own` for another server; empty if the store does not say.
-
-        Raises:
-            CheckpointStoreUnreachable: the store did not respond.
-            CheckpointStoreRefused: it refuses to say.
-        """
-        ...
-
-
 OpenBucket = Callable[[str, str, Mapping[str, str]], CheckpointBucket]
 """Returns the bucket of a job, given its store, its id and its environment variables."""
 

@@ -8,9 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from holdfast.api.routes.billing import bill_table
+from holdfast.api.routes.billing import bill_table, charges_view
 from holdfast.api.schemas.billing import BillOut
-from holdfast.api.views.charges import charges_view
 from holdfast.cli.billing import print_bill
 from holdfast.domain.billing.bill import compute_bill
 from holdfast.domain.charges.charges import Charges, compute_charges
@@ -18,7 +17,7 @@ from holdfast.domain.events import Event, RestoreStarted
 from holdfast.domain.events.values import StoreCounts
 from holdfast.domain.jobfile.spec import Engine
 from holdfast.domain.jobs.lifecycle import fold
-from holdfast.pricing.resource_prices import bundled_resource_prices
+from holdfast.pricing.catalog import bundled_resource_prices
 from support.events import at, launched, ready, saved, submitted
 from support.simulated_service import SimulatedService
 

@@ -7,8 +7,8 @@ from typing import Any
 import boto3
 import pytest
 from botocore.stub import Stubber
+from holdfast.background.store_requests import PlacedBucket
 from holdfast.errors import CheckpointStoreRefused
-from holdfast.ports import PlacedBucket
 from holdfast.storage.s3 import S3CheckpointBucket
 
 

@@ -34,7 +34,7 @@ from holdfast.market.planners import Planners
 from holdfast.notifications import open_dispatcher
 from holdfast.ports import Launch
 from holdfast.pricing import open_catalog
-from holdfast.pricing.resource_prices import bundled_resource_prices
+from holdfast.pricing.catalog import bundled_resource_prices
 from holdfast.services import Services
 from holdfast.store.channels import Channels
 from holdfast.store.identity.service_tokens import ServiceTokens

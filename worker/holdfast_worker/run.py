@@ -357,9 +357,7 @@ class Run:
                 self.step,
                 f"the checkpoint store {self._config.store} cannot be used: {error}",
             )
-        self._reports.restore_started(
-            *(self._repository.probed if self._repository else (None, ""))
-        )
+        self._reports.restore_started(self._repository.probed if self._repository else None)
 
     def _resume_position(self, restored: RestoreResult) -> Position:
         """The data position of this rank, from the positions of the ranks that saved."""

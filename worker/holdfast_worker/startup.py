@@ -97,7 +97,7 @@ def reopen_repository(config: Config) -> CheckpointRepository | None:
 
 
 def _open(store: str, folder: str, job: str) -> tuple[CheckpointRepository, str]:
-    """Open the checkpoints in a folder of a store, with metered requests; also return the store's place."""
+    """The checkpoints in a folder of a store, whose requests are counted, and its place."""
     meter = StoreMeter()
     opened = MeteredStore(open_store(store, folder, environment()), meter)
     return CheckpointRepository(opened, job, meter), opened.place

@@ -1,4 +1,4 @@
-"""Counts the requests of background tasks to checkpoint stores, and asks where these are, for the bills of their jobs.
+"""Requests of background tasks to checkpoint stores, and the regions of stores, for bills.
 
 The requests of a visit are recorded when the store is opened for the next one, so that counting adds one small write to a visit.
 A process that stops loses those of its last visits.
@@ -10,17 +10,31 @@ import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Final, Protocol, runtime_checkable
 
 from holdfast_worker.protocol.store_usage import StoreUsage
 
 from holdfast.domain.charges.charges import ENDPOINTS
 from holdfast.errors import CheckpointStoreRefused, CheckpointStoreUnreachable
-from holdfast.ports import CheckpointBucket, OpenBucket, PlacedBucket, StoreListing
+from holdfast.ports import CheckpointBucket, OpenBucket, StoreListing
 from holdfast.store.retention_queue import RetentionQueue
 
 LIST_PAGE: Final = 1000
 """Objects that one request lists, as Amazon S3 does. A lower value counts more requests than a long listing needs."""
+
+
+@runtime_checkable
+class PlacedBucket(Protocol):
+    """A bucket that can say where it is."""
+
+    def place(self) -> str:
+        """Cloud and region, or `own` for another server; empty if the store does not say.
+
+        Raises:
+            CheckpointStoreUnreachable: the store did not respond.
+            CheckpointStoreRefused: it refuses to say.
+        """
+        ...
 
 
 class MeteredBucket:

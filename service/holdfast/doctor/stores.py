@@ -21,7 +21,7 @@ from holdfast.domain.charges.charges import placement_warning
 from holdfast.domain.jobfile.bounded_yaml import NotReadable, load
 from holdfast.domain.jobfile.checkpoint_spec import STORE_PATTERN
 from holdfast.errors import BadRequest, CheckpointStoreRefused, CheckpointStoreUnreachable
-from holdfast.pricing.resource_prices import bundled_resource_prices
+from holdfast.pricing.catalog import bundled_resource_prices
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
@@ -200,7 +200,7 @@ def _job_file(file: Path) -> Any:
 
 
 def check_distance(file: Path, store: str) -> Finding | None:
-    """Warn of a bucket in another region than the nodes of a job file; None if it is not, or unknown."""
+    """Warn of a bucket in another region than a job file names; None if not, or if unknown."""
     if not store.startswith("s3://"):
         return None
     try:
@@ -215,7 +215,7 @@ def check_distance(file: Path, store: str) -> Finding | None:
 
 
 def distance_finding(file: Path, place: str) -> Finding | None:
-    """Warn of a store at a place other than the only region of a job file; None if there is no such region."""
+    """Warn of a store at another place than the region of a job file; None without one."""
     value = _job_file(file)
     resources = value.get("resources") if isinstance(value, dict) else None
     infra = resources.get("infra") if isinstance(resources, dict) else None

@@ -31,7 +31,7 @@ from holdfast.market.planners import Planners
 from holdfast.notifications import Dispatcher, open_dispatcher
 from holdfast.ports import CapacityHints, Clock, Launcher, PriceCatalog, ReportInbox
 from holdfast.pricing import open_capacity_hints, open_catalog
-from holdfast.pricing.resource_prices import open_resource_prices
+from holdfast.pricing.catalog import open_resource_prices
 from holdfast.rate_limit import RateLimiter, RateLimits, Streams
 from holdfast.server.background_tasks import background_tasks
 from holdfast.server.home_dir import make_home, own_secret, read_or_empty, write_once
@@ -157,8 +157,11 @@ def build(
         settings, market, launch_book, tokens, engine=engine, address=address
     )
     clock, launchers, intervals = around.clock, around.launchers, poll_intervals(settings)
-    journal, leases = _journal(engine, clock), LeaseTable(engine)
-    secrets_of = _secrets(engine, secret)
+    journal, leases, secrets_of = (
+        _journal(engine, clock),
+        LeaseTable(engine),
+        _secrets(engine, secret),
+    )
     planners = _planners(settings, engine, around)
     reconciler = _reconciler(
         around, intervals, worker_url, journal, leases, tokens, secrets_of, planners

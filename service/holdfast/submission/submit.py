@@ -29,11 +29,10 @@ from holdfast.submission.admission import (
     refusals,
     uploads_of,
 )
-from holdfast.submission.launch_estimate import estimate_launch
+from holdfast.submission.launch_estimate import distance_notes, estimate_launch
 from holdfast.submission.plan_check import PlanPreview, check_plan, preview_plan, with_known_work
 from holdfast.submission.preview import Preview, PreviewOptions, preview
 from holdfast.submission.quota_check import quota_demand
-from holdfast.submission.store_distance import distance_notes
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from holdfast.domain.charges.resource_prices import DiskPrice, ResourcePrices
 from holdfast.errors import BadRequest
-from holdfast.pricing.resource_prices import bundled_resource_prices
+from holdfast.pricing.catalog import bundled_resource_prices
 
 PRICES = ResourcePrices.parse(
     {

@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from fake_s3 import FakeS3
 from holdfast_worker.protocol.store_usage import StoreUsage
 from holdfast_worker.storage.base import ObjectNotFound
 from holdfast_worker.storage.directory import DirectoryStore
 from holdfast_worker.storage.metering import MeteredStore, StoreMeter
+from worker.support.s3_servers import open_bucket
 
 
 @pytest.fixture(name="meter")
@@ -69,3 +71,36 @@ def test_long_listing_needs_several_requests(tmp_path: Path) -> None:
     MeteredStore(Long(tmp_path), meter).list("k")
 
     assert meter.read() == StoreUsage(lists=3)
+
+
+def test_counts_are_those_of_the_server(
+    s3: FakeS3, monkeypatch: pytest.MonkeyPatch, meter: StoreMeter
+) -> None:
+    store = MeteredStore(open_bucket(s3.endpoint, monkeypatch), meter)
+
+    before = s3.counts()
+    store.put("a", bytes(1000))
+    assert store.put_if_absent("b", bytes(10))
+    assert not store.put_if_absent("b", bytes(10))
+    assert store.swap("b", bytes(10), b"new")
+    assert not store.swap("b", b"old", b"newer")
+    with pytest.raises(ObjectNotFound):
+        store.get("missing")
+    assert len(b"".join(map(bytes, store.stream("a")))) == 1000
+    store.list("")
+    store.delete("a")
+    after = s3.counts()
+
+    seen = {
+        kind: after.requests.get(name, 0) - before.requests.get(name, 0)
+        for kind, name in {
+            "puts": "PutObject",
+            "gets": "GetObject",
+            "lists": "ListObjectsV2",
+            "deletes": "DeleteObject",
+        }.items()
+    }
+    counted = meter.read().dump()
+    assert {kind: counted[kind] for kind in seen} == seen
+    assert counted["downloaded_bytes"] == 1000 + len(bytes(10)) + len(b"old")
+    assert store.place == "own"

@@ -233,8 +233,10 @@ class CheckpointRepository:
             StoreRefused: another process committed a different object under this name.
         """
         parsed = [ShardMetadata.parse(record) for record in records]
-        for record in parsed:
-            self.usage.observe(record.rank, record.usage)
+        for record, written in zip(parsed, records, strict=True):
+            # The metadata cannot count the request that wrote it.
+            itself = StoreUsage(puts=1, uploaded_bytes=len(written))
+            self.usage.observe(record.rank, record.usage + itself)
         unlike = [r.rank for r in parsed if r.agreed != parsed[0].agreed]
         if unlike:
             raise InconsistentState(f"the state of rank {unlike[0]} differs from that of rank 0")

@@ -62,11 +62,12 @@ class Reporter:
     def __init__(self, spool: Spool | None) -> None:
         self._spool = spool
 
-    def restore_started(self, guarantee: ConsistencyGuarantee | None, place: str = "") -> None:
+    def restore_started(self, store: tuple[ConsistencyGuarantee | None, str] | None) -> None:
         """Report that the program has started, with the guarantee of its store and its place.
 
         None without a store.
         """
+        guarantee, place = store or (None, "")
         body: dict[str, Json] = {"guarantee": guarantee}
         if place:
             body["store_place"] = place

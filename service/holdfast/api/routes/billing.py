@@ -16,6 +16,8 @@ from holdfast.api.schemas.billing import (
     AdjustmentOut,
     AttemptOut,
     BillOut,
+    ChargeOut,
+    ChargesOut,
     CostOut,
     CostsOut,
     GroupOut,
@@ -27,7 +29,6 @@ from holdfast.api.schemas.billing import (
     SentenceOut,
 )
 from holdfast.api.time_ranges import TheTimeRange
-from holdfast.api.views.charges import charges_view, job_charges
 from holdfast.api.views.jobs import with_queue_reasons
 from holdfast.domain.billing.allocation import allocate_costs
 from holdfast.domain.billing.bill import (
@@ -45,9 +46,15 @@ from holdfast.domain.billing.group_timeline import (
 )
 from holdfast.domain.billing.phases import Phase
 from holdfast.domain.billing.rate import to_ms, to_time
-from holdfast.domain.charges.charges import Charges
+from holdfast.domain.charges.charges import (
+    UNKNOWN_STORE,
+    Charges,
+    KnownStore,
+    compute_charges,
+    store_url,
+)
 from holdfast.domain.diagnostics.timeline import timeline
-from holdfast.domain.events import PREEMPTION_CAUSES, CapacityLost, Cause, NodeLost
+from holdfast.domain.events import PREEMPTION_CAUSES, CapacityLost, Cause, Event, NodeLost
 from holdfast.domain.jobs.job import Job
 from holdfast.errors import BadRequest
 from holdfast.services import Services
@@ -104,6 +111,43 @@ def bill_now(
     now = services.clock.now()
     return compute_bill(
         (fact.event for fact in facts), reached, now, with_rules=services.billing_rules
+    )
+
+
+def job_charges(services: Services, job: Job, account: Bill, facts: Sequence[Event]) -> Charges:
+    """Return the charges of a job beside its bill, which was computed from the same events."""
+    queue, store = services.retention_queue, store_url(facts)
+    return compute_charges(
+        account,
+        facts,
+        services.resource_prices,
+        services.clock.now(),
+        KnownStore(queue.requests(job.id), queue.place_of(store)) if store else UNKNOWN_STORE,
+    )
+
+
+def charges_view(charges: Charges) -> ChargesOut:
+    """Convert charges."""
+    return ChargesOut(
+        until=charges.until,
+        store_place=charges.store_place or None,
+        lines=[
+            ChargeOut(
+                category=line.category,
+                item=line.item,
+                place=line.place or None,
+                quantity=line.units,
+                unit=line.unit,
+                unit_micros=line.unit_micros,
+                micros=None if line.unit_micros is None else line.micros,
+            )
+            for line in charges.lines
+        ],
+        micros=charges.micros,
+        has_unpriced=charges.has_unpriced,
+        prices_source=charges.prices_source,
+        prices_as_of=charges.prices_as_of,
+        warning=charges.warning or None,
     )
 
 
@@ -177,7 +221,7 @@ def attempt_view(account: Bill, item: AttemptBill) -> AttemptOut:
 def bill_table(
     job: Job, account: Bill, charges: Charges | None = None
 ) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-    """Return the header and rows of a bill by attempt, zone and UTC day, and then those of charges.
+    """Return the header and rows of a bill by attempt, zone and UTC day, and of its charges.
 
     Each column adds up to the bill's total.
     """

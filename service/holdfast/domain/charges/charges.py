@@ -6,23 +6,23 @@ nodes to the whole bill. What has no known price has a line without an amount, s
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final
 
 from holdfast_worker.protocol.object_stores import FILES, OWN_SERVER
 from holdfast_worker.protocol.store_usage import NO_USAGE, StoreUsage
 
 from holdfast.domain.billing.bill import AttemptBill, Bill
 from holdfast.domain.billing.rate import MS_PER_HOUR, to_ms
-from holdfast.domain.charges.disks import DiskSpec, disk_of
 from holdfast.domain.charges.resource_prices import ELSEWHERE, ResourcePrices
 from holdfast.domain.charges.store_usage import JobStoreUsage
 from holdfast.domain.events import Event, Submitted
-from holdfast.domain.jobfile.spec import Engine, JobSpec
+from holdfast.domain.jobfile.spec import Engine, JobPart, JobSpec
 from holdfast.domain.planning.places import zone_region
 
 GIB: Final = 2**30
@@ -31,6 +31,14 @@ MS_PER_MONTH: Final = 730 * MS_PER_HOUR
 ENDPOINTS: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 """Variables with which a job names an S3 server of its own."""
 _COUNTERS: Final = {"put": "puts", "get": "gets", "list": "lists", "delete": "deletes"}
+
+
+DEFAULT_SIZE_GIB: Final = 256
+"""What SkyPilot 0.14.1 asks for without `disk_size`."""
+DEFAULT_TIER: Final = "medium"
+"""What it asks for without `disk_tier`."""
+_SIZE: Final = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[kmgtp]?)i?b?\+?", re.IGNORECASE)
+_POWERS: Final = {"k": -2, "m": -1, "": 0, "g": 0, "t": 1, "p": 2}
 
 
 class Category(StrEnum):
@@ -58,6 +66,14 @@ _PER: Final = {
     Unit.DISK_MONTH: MS_PER_MONTH,
 }
 """The quantity of a unit: byte-milliseconds, requests, bytes, or milliseconds of disks."""
+
+
+@dataclass(frozen=True, slots=True)
+class DiskSpec:
+    """Size and kind of the disk of a node."""
+
+    size_gib: int = DEFAULT_SIZE_GIB
+    tier: str = DEFAULT_TIER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,7 +186,7 @@ def _submitted(events: Iterable[Event]) -> Submitted:
 
 
 def store_place(spec: JobSpec, reported: str, prices: ResourcePrices) -> str:
-    """Where the store of a job is: as a price file names it, as workers report it, or as its URL says."""
+    """Where the store of a job is: as a price file, its workers, or its URL say, in this order."""
     if (checkpoint := spec.holdfast.checkpoint) is None:
         return ""
     if named := prices.store_place(checkpoint.store) or reported:
@@ -205,7 +221,7 @@ def region_of(zone: str, cloud: str) -> str:
 
 
 def placement_warning(store: str, nodes: str, size_bytes: int, prices: ResourcePrices) -> str:
-    """That nodes and their store are in different places; empty if they are not, or it is unknown.
+    """That nodes and their store are in different places; empty if not, or if it is unknown.
 
     `size_bytes`: of a checkpoint; 0 if unknown.
     """
@@ -307,3 +323,22 @@ def _disks(spec: JobSpec, account: Bill, prices: ResourcePrices) -> Iterator[Cha
             unit=Unit.DISK_MONTH,
             unit_micros=unit,
         )
+
+
+def disk_of(part: JobPart, cloud: str) -> DiskSpec:
+    """The disk of a node in a cloud, as the first alternative for this cloud asks for it."""
+    options = part.options
+    fits = [option for option in options if option.cloud in {None, cloud.lower()}]
+    chosen = (fits or options)[0].options
+    tier = str(chosen.get("disk_tier") or DEFAULT_TIER).lower()
+    # SkyPilot gives the best disk that a cloud has, which differs; high is what most nodes get.
+    return DiskSpec(_size_gib(chosen.get("disk_size")), "high" if tier == "best" else tier)
+
+
+def _size_gib(value: Any) -> int:
+    """A size as SkyPilot writes it, such as 256 or 1TB, in whole GiB; the default if it is none."""
+    found = _SIZE.fullmatch(str(value).strip()) if value else None
+    if found is None:
+        return DEFAULT_SIZE_GIB
+    size = float(found["number"]) * 1024.0 ** _POWERS[found["unit"].lower()]
+    return max(1, round(size))

@@ -1,4 +1,4 @@
-"""Prices of what a job uses beside its nodes: stored bytes, requests, egress and disks. Pure.
+"""Prices of what a job uses beside its nodes: storage, requests, egress and disks. Pure.
 
 Prices are integer micro-dollars for a unit. A place is a cloud and a region, such as aws/us-east-1; a price names a place, a cloud,
 or the beginning of a name with `*`, and the longest name that fits applies. A place without a price is not an error: what is used
@@ -91,7 +91,7 @@ class ResourcePrices:
         )
 
     def with_own(self, own: ResourcePrices) -> ResourcePrices:
-        """These prices with the `own` ones before them, each of which replaces one with the same name."""
+        """These prices, in which each of the `own` ones replaces one with the same name."""
         targets = [*self.egress, *own.egress]
         return ResourcePrices(
             as_of=self.as_of,

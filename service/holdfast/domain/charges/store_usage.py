@@ -1,4 +1,4 @@
-"""What a job used of its checkpoint store, from its events: stored bytes over time, requests, and moved bytes. Pure.
+"""What a job used of its checkpoint store: stored bytes, requests and moved bytes. Pure.
 
 A checkpoint is stored from its commit until its removal, or until now: also after the job has ended, as long as the retention
 policy keeps it. Workers report requests and bytes as counters of each start of their ranks, so that a lost report loses nothing.
