@@ -148,7 +148,6 @@ def build(
 
     Raises:
         StoreUnavailable: the home directory or the database cannot be used.
-        BadRequest: a setting is invalid.
     """
     engine, secret = _database_and_secret(settings)
     tokens, launch_book = ServiceTokens(engine, secret), LaunchBook(engine, secret)
@@ -157,11 +156,7 @@ def build(
         settings, market, launch_book, tokens, engine=engine, address=address
     )
     clock, launchers, intervals = around.clock, around.launchers, poll_intervals(settings)
-    journal, leases, secrets_of = (
-        _journal(engine, clock),
-        LeaseTable(engine),
-        _secrets(engine, secret),
-    )
+    journal, leases, secrets_of = _records(engine, clock, secret)
     planners = _planners(settings, engine, around)
     reconciler = _reconciler(
         around, intervals, worker_url, journal, leases, tokens, secrets_of, planners
@@ -229,6 +224,11 @@ def _reconciler(  # noqa: PLR0917 - it has that many parts
         uploads=around.uploads,
         planners=planners,
     )
+
+
+def _records(engine: SqlEngine, clock: Clock, secret: bytes) -> tuple[Journal, LeaseTable, Secrets]:
+    """The journal, the leases, and the secrets of jobs."""
+    return _journal(engine, clock), LeaseTable(engine), _secrets(engine, secret)
 
 
 def _journal(engine: SqlEngine, clock: Clock) -> Journal:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
 from holdfast.domain.charges.charges import placement_warning, store_place
+from holdfast.domain.charges.resource_prices import ResourcePrices
 from holdfast.domain.jobfile.accelerator_catalog import parse_accelerators
 from holdfast.domain.jobfile.resource_options import uses_spot
 from holdfast.domain.jobfile.spec import Engine, JobPart, JobSpec
 from holdfast.domain.pricing.quotes import without_old
 from holdfast.market.option_prices import option_location, option_quotes
 from holdfast.ports import PriceCatalog
-from holdfast.services import Services
 
 MAX_NOTES: Final = 3
 """Regions that are named. A lower value hides some; a higher value fills the answer for a job that may run anywhere."""
@@ -89,17 +89,19 @@ def estimate_launch(spec: JobSpec, prices: PriceCatalog, now: datetime) -> Launc
 
 
 def distance_notes(
-    services: Services, spec: JobSpec, estimate: LaunchEstimate | None = None
+    spec: JobSpec,
+    prices: ResourcePrices,
+    place_of: Callable[[str], str],
+    estimate: LaunchEstimate | None = None,
 ) -> tuple[str, ...]:
     """What the distance to the store costs in each region that the job names or is expected in.
 
-    Empty where the region of the store or of the nodes is unknown.
+    `place_of` returns where a store is, as far as known. Empty where the region of the store or of the nodes is unknown.
     """
     checkpoint = spec.holdfast.checkpoint
     if spec.engine is not Engine.SKYPILOT or checkpoint is None:
         return ()
-    prices = services.resource_prices
-    store = store_place(spec, services.retention_queue.place_of(checkpoint.store), prices)
+    store = store_place(spec, place_of(checkpoint.store), prices)
     regions = dict.fromkeys(_regions(spec, estimate))
     notes = (placement_warning(store, region, 0, prices) for region in regions)
     return tuple(filter(None, notes))[:MAX_NOTES]
