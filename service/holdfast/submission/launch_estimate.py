@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -90,18 +90,17 @@ def estimate_launch(spec: JobSpec, prices: PriceCatalog, now: datetime) -> Launc
 
 def distance_notes(
     spec: JobSpec,
+    place: str,
     prices: ResourcePrices,
-    place_of: Callable[[str], str],
     estimate: LaunchEstimate | None = None,
 ) -> tuple[str, ...]:
     """What the distance to the store costs in each region that the job names or is expected in.
 
-    `place_of` returns where a store is, as far as known. Empty where the region of the store or of the nodes is unknown.
+    `place` is where the store is, as it said. Empty where the region of the store or of the nodes is unknown.
     """
-    checkpoint = spec.holdfast.checkpoint
-    if spec.engine is not Engine.SKYPILOT or checkpoint is None:
+    if spec.engine is not Engine.SKYPILOT:
         return ()
-    store = store_place(spec, place_of(checkpoint.store), prices)
+    store = store_place(spec, prices, known=place)
     regions = dict.fromkeys(_regions(spec, estimate))
     notes = (placement_warning(store, region, 0, prices) for region in regions)
     return tuple(filter(None, notes))[:MAX_NOTES]

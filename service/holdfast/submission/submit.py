@@ -150,8 +150,14 @@ def _understand(
 def _distance_notes(
     services: Services, spec: JobSpec, estimate: LaunchEstimate | None = None
 ) -> tuple[str, ...]:
-    places = services.retention_queue.place_of
-    return distance_notes(spec, services.resource_prices, places, estimate)
+    """Notes about a distant checkpoint store, if it is known where it is."""
+    if (checkpoint := spec.holdfast.checkpoint) is None:
+        return ()
+    prices = services.resource_prices
+    place = services.retention_queue.place_of(checkpoint.store)
+    if not (place or prices.store_place(checkpoint.store)):
+        return ()
+    return distance_notes(spec, place, prices, estimate)
 
 
 def _refusals(

@@ -195,7 +195,15 @@ def test_endpoint_of_the_job_is_an_own_server() -> None:
     job = _job()
     job = replace(job, spec={**job.spec, "envs": {"AWS_ENDPOINT_URL_S3": "http://minio:9000"}})
 
-    assert _charges(job=job).store_place == "own"
+    assert _charges(job=job, known=KnownStore(place="aws/eu-west-1")).store_place == "own"
+    assert _charges(_restoring(0, "aws/us-east-1"), job=job).store_place == "aws/us-east-1"
+
+
+def test_place_that_the_store_said_holds_without_a_report() -> None:
+    known = KnownStore(place="aws/eu-west-1")
+
+    assert _charges(known=known).store_place == "aws/eu-west-1"
+    assert _charges(_restoring(0, "aws/us-east-1"), known=known).store_place == "aws/us-east-1"
 
 
 def test_price_file_names_the_place_of_a_store() -> None:

@@ -154,7 +154,7 @@ def compute_charges(
     facts = tuple(events)
     spec = JobSpec.from_stored(_submitted(facts).spec)
     usage = JobStoreUsage.from_events(facts)
-    place = store_place(spec, usage.place or known.place, prices)
+    place = store_place(spec, prices, usage.place, known.place)
     nodes = {item.attempt: attempt_region(spec, item) for item in account.attempts}
     lines = [
         *_storage(usage, place, prices, to_ms(now)),
@@ -185,8 +185,11 @@ def _submitted(events: Iterable[Event]) -> Submitted:
     return next(fact for fact in events if isinstance(fact, Submitted))
 
 
-def store_place(spec: JobSpec, reported: str, prices: ResourcePrices) -> str:
-    """Where the store of a job is: as a price file, its workers, or its URL say, in this order."""
+def store_place(spec: JobSpec, prices: ResourcePrices, reported: str = "", known: str = "") -> str:
+    """Where the store of a job is: as a price file, its workers, or the store say, in this order.
+
+    `known` is what a bucket of this name said, which may be another one than that of a job with a server of its own.
+    """
     if (checkpoint := spec.holdfast.checkpoint) is None:
         return ""
     if named := prices.store_place(checkpoint.store) or reported:
@@ -194,7 +197,7 @@ def store_place(spec: JobSpec, reported: str, prices: ResourcePrices) -> str:
     scheme = checkpoint.store.partition("://")[0]
     if scheme == "s3" and any(spec.envs.get(name) for name in ENDPOINTS):
         return OWN_SERVER
-    return {"file": FILES, "s3": "aws", "gs": "gcp", "az": "azure"}.get(scheme, "")
+    return known or {"file": FILES, "s3": "aws", "gs": "gcp", "az": "azure"}.get(scheme, "")
 
 
 def attempt_region(spec: JobSpec, item: AttemptBill) -> str:
