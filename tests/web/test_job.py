@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import re
 import zipfile
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from holdfast.domain.events import RestoreStarted
-from holdfast.domain.events.values import StoreCounts
 from playwright.sync_api import Page, expect
-from support.events import at, finished, launched, lost, ready, saved, submitted, training
+from support.events import finished, launched, lost, ready, submitted, training
 from support.simulated_service import JOB_FILE, SimulatedService
-from web.axe import violations
 from web.expected_numbers import dollars, figure
 
 pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
@@ -476,35 +472,3 @@ def test_unknown_job_is_reported_as_not_found(page: Page, url: str) -> None:
 
     expect(page.get_by_role("heading", name="Job not found")).to_be_visible()
     expect(page.get_by_role("alert")).to_contain_text("nowhere")
-
-
-def test_whole_bill_names_lines_sum_and_a_distant_store(
-    world: SimulatedService, url: str, page: Page
-) -> None:
-    job = submitted(0, infra="aws", checkpoint={"store": "s3://bucket/runs"})
-    counts = StoreCounts(puts=1000, uploaded_bytes=10 * 2**30)
-    world.services.journal.append(
-        world.services.journal.submit("far-job", job),
-        [
-            launched(1),
-            replace(ready(2, zone="us-east-1a"), cloud="aws"),
-            RestoreStarted(at=at(3), attempt=1, store_place="aws/eu-west-1"),
-            saved(10, step=5, size_bytes=10 * 2**30, store_usage=counts),
-            finished(20),
-        ],
-    )
-
-    page.goto(f"{url}/jobs/far-job")
-
-    cost = page.get_by_role("region", name="Cost", exact=True)
-    table = cost.get_by_role("table", name="Beside the nodes")
-    egress = table.get_by_role("row").filter(has_text="from nodes to the store")
-    expect(egress).to_contain_text("aws/us-east-1 -> aws/eu-west-1")
-    expect(egress).to_contain_text("10.000000")
-    expect(egress).to_contain_text("$0.200000")
-    expect(cost).to_contain_text("Whole bill")
-    expect(cost).to_contain_text("the checkpoint store is in aws/eu-west-1")
-    for scheme, width in (("light", 1440), ("dark", 390)):
-        page.emulate_media(color_scheme=scheme)
-        page.set_viewport_size({"width": width, "height": 900})
-        assert violations(page) == []

@@ -186,7 +186,7 @@ def _submitted(events: Iterable[Event]) -> Submitted:
 
 
 def store_place(spec: JobSpec, prices: ResourcePrices, reported: str = "", known: str = "") -> str:
-    """Where the store of a job is: as a price file, its workers, or the store say, in this order.
+    """Where the store of a job is, by a price file, its workers or the store, in this order.
 
     `known` is what a bucket of this name said, which may be another one than that of a job with a server of its own.
     """
