@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from holdfast.domain.charges.resource_prices import DiskPrice, ResourcePrices
 from holdfast.errors import BadRequest
-from holdfast.pricing.catalog import bundled_resource_prices
+from holdfast.pricing.catalog import bundled_resource_prices, open_resource_prices
 
 PRICES = ResourcePrices.parse(
     {
@@ -136,3 +137,37 @@ def test_bundled_list_has_source_date_and_three_clouds() -> None:
     assert bundled.storage_micros("aws/us-east-1") == 23_000
     assert bundled.egress_micros("aws/us-east-1", "aws/eu-west-1") == 20_000
     assert bundled.egress_micros("gcp/us-east1", "gcp/europe-west4") == 50_000
+
+
+def test_file_of_ones_own_comes_before_the_bundled_list(tmp_path: Path) -> None:
+    file = tmp_path / "prices.yaml"
+    file.write_text("storage: {aws/us-east-1: 0.0175, own: 0.004}\n")
+
+    prices = open_resource_prices(file)
+
+    assert prices.storage_micros("aws/us-east-1") == 17_500
+    assert prices.storage_micros("own") == 4000
+    assert prices.storage_micros("gcp/us-east1") == 20_000
+    assert open_resource_prices(None) is bundled_resource_prices()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "cannot be read: No such file or directory; correct the path"),
+        ("storage: [", "is not YAML"),
+        ("storage: {aws: cheap}", "storage: aws: 'cheap' is not a price"),
+    ],
+)
+def test_invalid_file_is_named_with_its_setting(
+    tmp_path: Path, content: str | None, message: str
+) -> None:
+    file = tmp_path / "prices.yaml"
+    if content is not None:
+        file.write_text(content)
+
+    with pytest.raises(BadRequest) as refused:
+        open_resource_prices(file)
+
+    assert refused.value.detail.startswith(f"HOLDFAST_RESOURCE_PRICES={file}: ")
+    assert message in refused.value.detail
