@@ -15,6 +15,7 @@ from holdfast.code_upload.upload_store import Uploads
 from holdfast.confinement import Confinement
 from holdfast.domain.access.audit import AuditAction, ChainHead
 from holdfast.domain.access.permissions import Caller
+from holdfast.domain.charges.resource_prices import ResourcePrices
 from holdfast.domain.events import Event
 from holdfast.domain.jobfile.spec import Engine
 from holdfast.domain.jobs.job import Job
@@ -103,6 +104,10 @@ class Services:
     """Jobs that a sweep may have."""
     billing_rules: bool = True
     """Whether bills apply the rules of providers."""
+    resource_prices: ResourcePrices = field(
+        default_factory=lambda: ResourcePrices(as_of="unknown", source="no list")
+    )
+    """Prices of what jobs use beside their nodes."""
     health: Callable[[], Sequence[LauncherHealth]] = tuple
     """Last known health of the launchers, without a request to them."""
     read_admission: Callable[[bytes], AdmissionReview]

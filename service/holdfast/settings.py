@@ -153,6 +153,9 @@ class Settings(BaseSettings):
     capacity_hints: HintProviders | None = None
     """Providers that are asked how likely spot nodes are at the places of planned jobs, separated
     by commas. Absent: none."""
+    resource_prices: Folder | None = None
+    """YAML file with prices of storage, requests, egress and disks, for those that differ from the
+    bundled list prices. Absent: list prices."""
     billing_rules: bool = True
     """Whether bills apply the rules of clouds beyond price and time: minimums and credits."""
     public_url: str | None = None

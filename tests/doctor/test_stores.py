@@ -10,7 +10,7 @@ import fake_s3
 import pytest
 from holdfast.doctor import Grade, check_store
 from holdfast.doctor.performance import measure_performance
-from holdfast.doctor.stores import check_folder
+from holdfast.doctor.stores import check_folder, distance_finding
 from holdfast_worker.protocol.policies import ConsistencyGuarantee
 from support.cloud_servers import CLOUD_SERVERS, CloudServer
 from worker.support.s3_servers import BUCKET, credentials, moto, rclone
@@ -205,3 +205,27 @@ def test_speed_of_another_cloud_is_measured(
     findings = list(measure_performance(tmp_path, google.runs, 0, 1 << 20))
 
     assert any(f.told.startswith(f"{google.runs}: ") and "MB/s" in f.told for f in findings)
+
+
+def _job_file(folder: Path, infra: str) -> Path:
+    file = folder / "job.yaml"
+    file.write_text(f"run: 'true'\nresources: {{infra: {infra}}}\n")
+    return file
+
+
+def test_bucket_in_another_region_than_the_job_is_reported(tmp_path: Path) -> None:
+    finding = distance_finding(_job_file(tmp_path, "aws/us-east-1/us-east-1a"), "aws/eu-west-1")
+
+    assert finding is not None
+    assert finding.grade is Grade.WARNING
+    assert finding.told.startswith("the checkpoint store is in aws/eu-west-1 and the nodes are in")
+    assert "each GiB costs $0.0200 to save and $0.0200 to restore" in finding.told
+    assert finding.todo == "use a bucket in aws/us-east-1"
+
+
+@pytest.mark.parametrize(
+    ("infra", "place"),
+    [("aws/us-east-1", "aws/us-east-1"), ("aws", "aws/us-east-1"), ("aws/us-east-1", "own")],
+)
+def test_same_or_unknown_region_is_not_reported(tmp_path: Path, infra: str, place: str) -> None:
+    assert distance_finding(_job_file(tmp_path, infra), place) is None

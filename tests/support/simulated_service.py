@@ -34,6 +34,7 @@ from holdfast.market.planners import Planners
 from holdfast.notifications import open_dispatcher
 from holdfast.ports import Launch
 from holdfast.pricing import open_catalog
+from holdfast.pricing.catalog import bundled_resource_prices
 from holdfast.services import Services
 from holdfast.storage import CheckpointBuckets
 from holdfast.store.channels import Channels
@@ -233,6 +234,7 @@ def open_world(
         launchers=launchers,
         launches=LaunchBook(engine, b"secret"),
         prices=prices,
+        resource_prices=bundled_resource_prices(),
         reconciler_planners=planners,
         uploads=uploads,
         open_bucket=CheckpointBuckets(clock).open,

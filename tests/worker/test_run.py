@@ -7,12 +7,14 @@ import shutil
 import signal
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import fake_s3
 import pytest
 from holdfast_worker.protocol.environment import Exit
 from holdfast_worker.protocol.reports import ReportKind
+from holdfast_worker.protocol.store_usage import StoreUsage
 
 from worker.support.run_driver import DDP_SCRIPT, TOTAL, RunDriver, wait_until
 from worker.support.s3_servers import BUCKET, credentials, moto
@@ -47,6 +49,22 @@ def test_undisturbed_run_reports_its_lifecycle(undisturbed: RunDriver) -> None:
     assert reports[-2].body["weights_sha256"] == undisturbed.result
     last_point = undisturbed.reports(ReportKind.PROGRESS)[-1]
     assert last_point.body["step"] == 40
+
+
+def test_reports_count_the_requests_of_all_ranks(undisturbed: RunDriver) -> None:
+    [restoring] = undisturbed.reports(ReportKind.RESTORE_STARTED)
+    [started] = undisturbed.reports(ReportKind.TRAINING_STARTED)
+    commits = undisturbed.reports(ReportKind.CHECKPOINT_COMMITTED)
+
+    assert restoring.body["store_place"] == "files"
+    usages = [StoreUsage.parse(report.body["store_usage"]) for report in (started, *commits)]
+    assert usages[0].puts > 0
+    assert usages[0].gets >= 2, "each rank has seen the probe"
+    sizes = [report.body["size_bytes"] for report in commits]
+    for number, (before, after) in enumerate(pairwise(usages), 1):
+        assert not after.is_behind(before)
+        assert after.puts >= before.puts + 2, "each rank has written"
+        assert after.uploaded_bytes >= sum(int(str(size)) for size in sizes[:number])
 
 
 def test_notice_at_one_rank_ends_all_ranks_at_the_same_step(

@@ -357,7 +357,7 @@ class Run:
                 self.step,
                 f"the checkpoint store {self._config.store} cannot be used: {error}",
             )
-        self._reports.restore_started(self._repository.guarantee if self._repository else None)
+        self._reports.restore_started(self._repository.probed if self._repository else None)
 
     def _resume_position(self, restored: RestoreResult) -> Position:
         """The data position of this rank, from the positions of the ranks that saved."""
@@ -396,7 +396,7 @@ class Run:
         checkpointer.memory = open_snapshot_memory(config, self._ranks, is_needed=is_needed)
         try:
             check_consistency(tracked, self._ranks)
-            parent_job = open_parent_job(config, self._ranks)
+            parent_job = open_parent_job(config, self._ranks, checkpointer.meter)
             restored = checkpointer.restore(
                 placement, self._reports, config.keep_checkpoints, parent_job
             )

@@ -20,6 +20,7 @@ from holdfast_worker.protocol.policies import ConsistencyGuarantee
 from holdfast_worker.run_dir import RunDir
 from holdfast_worker.storage import open_store
 from holdfast_worker.storage.base import StoreError
+from holdfast_worker.storage.metering import MeteredStore, StoreMeter
 from holdfast_worker.telemetry.delivery import ReportSender
 from holdfast_worker.telemetry.gpu_reports import GpuReports
 from holdfast_worker.telemetry.reporter import Reporter
@@ -69,8 +70,9 @@ def open_repository(config: Config, ranks: ProcessGroup, nonce: str) -> Checkpoi
     until_s = _store_deadline_s(config)
     with fail_together(ranks):
         job = "" if config.job == STANDALONE_JOB else config.job
-        repository = CheckpointRepository(open_store(config.store, config.job, environment()), job)
+        repository, place = _open(config.store, config.job, job)
         if ranks.rank == 0:
+            repository.place = place
             repository.check_newest(until_s)
             repository.guarantee = repository.probe(nonce, until_s)
             if repository.guarantee is ConsistencyGuarantee.OVERWRITES:
@@ -95,11 +97,20 @@ def reopen_repository(config: Config) -> CheckpointRepository | None:
     if not config.store:
         return None
     job = "" if config.job == STANDALONE_JOB else config.job
-    return CheckpointRepository(open_store(config.store, config.job, environment()), job)
+    return _open(config.store, config.job, job)[0]
 
 
-def open_parent_job(config: Config, ranks: ProcessGroup) -> ParentJob | None:
+def _open(store: str, folder: str, job: str) -> tuple[CheckpointRepository, str]:
+    """The checkpoints in a folder of a store, whose requests are counted, and its place."""
+    meter = StoreMeter()
+    opened = MeteredStore(open_store(store, folder, environment()), meter)
+    return CheckpointRepository(opened, job, meter), opened.place
+
+
+def open_parent_job(config: Config, ranks: ProcessGroup, meter: StoreMeter) -> ParentJob | None:
     """Open the checkpoints of the parent job, read-only; None without a parent job.
+
+    `meter` counts the requests to them.
 
     Raises:
         StoreError: the store is unusable; raised on all ranks.
@@ -107,9 +118,8 @@ def open_parent_job(config: Config, ranks: ProcessGroup) -> ParentJob | None:
     if not config.store or not config.parent_job:
         return None
     with fail_together(ranks):
-        repository = CheckpointRepository(
-            open_store(config.store, config.parent_job, environment()), config.parent_job
-        )
+        store = open_store(config.store, config.parent_job, environment())
+        repository = CheckpointRepository(MeteredStore(store, meter), config.parent_job, meter)
     return ParentJob(config.parent_job, repository)
 
 

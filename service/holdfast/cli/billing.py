@@ -9,6 +9,7 @@ import typer
 from holdfast.api.schemas.billing import (
     AttemptOut,
     BillOut,
+    ChargesOut,
     CostOut,
     CostsOut,
     NodeLossOut,
@@ -122,6 +123,35 @@ def print_bill(account: BillOut) -> None:
     output.print_table(table)
     for text in _summary(account):
         output.console.print(text, markup=False)
+    if account.charges is not None:
+        _print_charges(account, account.charges)
+
+
+def _print_charges(account: BillOut, charges: ChargesOut) -> None:
+    """Print what the job costs beside its nodes, and the sum of both."""
+    if charges.lines:
+        columns = ("BESIDE THE NODES", "WHERE", "QUANTITY", "UNIT", "PRICE", "AMOUNT")
+        table = output.table(*columns, right=("QUANTITY", "PRICE", "AMOUNT"))
+        for line in charges.lines:
+            price = "unknown" if line.unit_micros is None else _exact(line.unit_micros)
+            amount = "-" if line.micros is None else _exact(line.micros)
+            cells = (line.item, line.place or "unknown", line.quantity, line.unit, price, amount)
+            table.add_row(*cells)
+        output.print_table(table)
+        mark = account.simulated or account.is_price_estimate
+        total = money(account.total_micros or 0, simulated=mark)
+        paid = money(account.paid_micros, simulated=mark)
+        text = f"whole bill {total}: nodes {paid} + {money(charges.micros)} beside them"
+        text += ", without what has no known price" * charges.has_unpriced
+        dated = f"{charges.prices_source}, as of {charges.prices_as_of}"
+        output.console.print(f"{text}\nprices beside the nodes: {dated}", markup=False)
+    if charges.warning:
+        output.console.print(f"warning: {charges.warning}", markup=False)
+
+
+def _exact(micros: int) -> str:
+    """Dollars to the micro-dollar: most prices of units are fractions of a cent."""
+    return f"${micros / 1_000_000:.6f}"
 
 
 def _location(item: AttemptOut) -> str:

@@ -15,6 +15,7 @@ from holdfast.client import Client
 from holdfast.doctor import (
     Finding,
     Grade,
+    check_distance,
     check_machine,
     check_service,
     check_store,
@@ -45,9 +46,9 @@ def doctor(
     as_json: AsJson = False,
 ) -> None:
     """Check everything that a job needs, with remedies; exit with 1 if something is missing."""
-    stores = [store, store_in(file) if file else None]
+    written = store_in(file) if file else None
     found = []
-    for finding in _findings(list(filter(None, stores)), is_measured=perf):
+    for finding in _findings(list(filter(None, [store, written])), file, is_measured=perf):
         found.append(finding)
         if not as_json:
             _print(finding)
@@ -57,7 +58,7 @@ def doctor(
         raise typer.Exit(1)
 
 
-def _findings(stores: list[str], *, is_measured: bool) -> Iterator[Finding]:
+def _findings(stores: list[str], file: Path | None, *, is_measured: bool) -> Iterator[Finding]:
     machine = list(check_machine())
     yield from machine
     settings = read_settings()
@@ -71,6 +72,8 @@ def _findings(stores: list[str], *, is_measured: bool) -> Iterator[Finding]:
             yield from check_service(client, client.url)
     for store in stores:
         yield check_store(store)
+    if file and stores and (distance := check_distance(file, stores[-1])):
+        yield distance
     if is_measured:
         gpus = next((one.told for one in machine if one.about == "gpus"), "0")
         store_or_none = stores[0] if stores else None

@@ -11,11 +11,12 @@ from holdfast.doctor.findings import Finding, Grade
 from holdfast.doctor.machine import check_machine
 from holdfast.doctor.performance import measure_performance
 from holdfast.doctor.service import check_service
-from holdfast.doctor.stores import check_store, store_in
+from holdfast.doctor.stores import check_distance, check_store, store_in
 
 __all__ = [
     "Finding",
     "Grade",
+    "check_distance",
     "check_machine",
     "check_service",
     "check_store",

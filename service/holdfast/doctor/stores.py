@@ -17,9 +17,11 @@ from holdfast_worker.protocol.object_stores import STORE_FORMS
 from holdfast_worker.protocol.policies import ConsistencyGuarantee
 
 from holdfast.doctor.findings import Finding, missing, ok, warning
+from holdfast.domain.charges.charges import placement_warning
 from holdfast.domain.jobfile.bounded_yaml import NotReadable, load
 from holdfast.domain.jobfile.checkpoint_spec import STORE_PATTERN
 from holdfast.errors import BadRequest, CheckpointStoreRefused, CheckpointStoreUnreachable
+from holdfast.pricing.catalog import bundled_resource_prices
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
@@ -184,13 +186,43 @@ def store_in(file: Path) -> str | None:
     Raises:
         BadRequest: the file does not exist, or is not YAML.
     """
-    try:
-        value = load(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, NotReadable) as error:
-        raise BadRequest(f"{file} cannot be read as a job file: {error}") from error
+    value = _job_file(file)
     for word in ("holdfast", "checkpoint", "store"):
         value = value.get(word) if isinstance(value, dict) else None
     return value if isinstance(value, str) else None
+
+
+def _job_file(file: Path) -> Any:
+    try:
+        return load(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, NotReadable) as error:
+        raise BadRequest(f"{file} cannot be read as a job file: {error}") from error
+
+
+def check_distance(file: Path, store: str) -> Finding | None:
+    """Warn of a bucket in another region than a job file names; None if not, or if unknown."""
+    if not store.startswith("s3://"):
+        return None
+    try:
+        from holdfast.storage.s3 import S3CheckpointBucket  # noqa: PLC0415 - only this check needs boto3
+        from holdfast.storage.s3_session import open_client  # noqa: PLC0415 - as above
+
+        bucket = store.removeprefix("s3://").partition("/")[0]
+        place = S3CheckpointBucket(bucket, "", open_client()).place()
+    except (ModuleNotFoundError, ValueError, CheckpointStoreRefused, CheckpointStoreUnreachable):
+        return None  # The check of the store itself says why.
+    return distance_finding(file, place)
+
+
+def distance_finding(file: Path, place: str) -> Finding | None:
+    """Warn of a store at another place than the region of a job file; None without one."""
+    value = _job_file(file)
+    resources = value.get("resources") if isinstance(value, dict) else None
+    infra = resources.get("infra") if isinstance(resources, dict) else None
+    region = "/".join(str(infra or "").strip("/").lower().split("/")[:2])
+    text = placement_warning(place, region, 0, bundled_resource_prices())
+    sentence, _, todo = text.partition("; ")
+    return warning(_ABOUT, sentence, todo) if text else None
 
 
 def check_store(store: str) -> Finding:

@@ -10,14 +10,20 @@ from datetime import UTC, datetime
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import IO
+from typing import IO, Final
 
+from holdfast.domain.charges.resource_prices import ResourcePrices
+from holdfast.domain.jobfile.bounded_yaml import NotReadable, load
 from holdfast.domain.pricing.estimates import resolve
 from holdfast.domain.pricing.price_list import ParsedPriceList, PriceRow, RejectedRow, read_rows
 from holdfast.domain.pricing.quotes import PricePoint, PriceQuery, Quote, QuoteSource
+from holdfast.errors import BadRequest
 from holdfast.ports import Clock, PriceList
 from holdfast.pricing.aws import AwsSpot, connect
 from holdfast.pricing.skypilot_catalog import SkyPilotCatalog
+
+RESOURCE_PRICES: Final = "HOLDFAST_RESOURCE_PRICES"
+"""The setting that names a file of one's own."""
 
 
 @cache
@@ -197,3 +203,30 @@ def _sort_key(quote: Quote) -> tuple[float, str, str, str]:
     """Sort by price per accelerator, then by location."""
     cheapest = quote.spot_micros_per_hour or quote.on_demand_micros_per_hour or 0
     return (cheapest / (quote.count or 1), quote.cloud, quote.region or "", quote.zone or "")
+
+
+@cache
+def bundled_resource_prices() -> ResourcePrices:
+    """Return the prices bundled in the wheel."""
+    name = "resource_prices.yaml"
+    file = resources.files("holdfast.domain.charges") / name
+    return ResourcePrices.parse(load(file.read_text(encoding="utf-8")), name)
+
+
+def open_resource_prices(own: Path | None) -> ResourcePrices:
+    """Return the prices in a file of one's own, and for what it lacks the bundled ones.
+
+    Raises:
+        BadRequest: the file cannot be read, or a price in it is invalid; the message names it.
+    """
+    bundled = bundled_resource_prices()
+    if own is None:
+        return bundled
+    where = f"{RESOURCE_PRICES}={own}"
+    try:
+        raw = load(own.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise BadRequest(f"{where}: cannot be read: {error.strerror}; correct the path") from error
+    except (UnicodeDecodeError, NotReadable) as error:
+        raise BadRequest(f"{where}: is not YAML: {error}; correct the file") from error
+    return bundled.with_own(ResourcePrices.parse(raw, where))

@@ -20,6 +20,7 @@ from holdfast.background.notifier import Notifier
 from holdfast.background.price_watcher import PriceWatcher
 from holdfast.background.report_import import ReportImporter
 from holdfast.background.retention import CheckpointCollector, RetentionSettings
+from holdfast.background.store_requests import MeteredBuckets
 from holdfast.background.sweep_stopper import SweepStopper
 from holdfast.domain.checkpoints.retention import GracePeriods
 from holdfast.domain.jobfile.spec import Engine
@@ -117,7 +118,7 @@ def _store_tasks(settings: Settings, services: Services) -> Sequence[BackgroundT
         journal=services.journal,
         incarnations=services.incarnations,
         leases=services.leases,
-        open_bucket=services.open_bucket,
+        open_bucket=_metered_buckets(services),
         clock=services.clock,
         every_s=settings.inbox_every_s,
     )
@@ -138,7 +139,12 @@ def _checkpoint_collector(
     return CheckpointCollector(
         journal=services.journal,
         queue=services.retention_queue,
-        open_bucket=open_bucket,
+        open_bucket=_metered_buckets(services),
         clock=services.clock,
         settings=retention,
     )
+
+
+def _metered_buckets(services: Services) -> OpenBucket:
+    """Open checkpoint stores with counted requests, which the bills of their jobs contain."""
+    return MeteredBuckets(services.open_bucket, services.retention_queue).open

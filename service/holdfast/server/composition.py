@@ -39,6 +39,7 @@ from holdfast.ports import (
     ReportInbox,
 )
 from holdfast.pricing import open_capacity_hints, open_catalog
+from holdfast.pricing.catalog import open_resource_prices
 from holdfast.rate_limit import RateLimiter, RateLimits, Streams
 from holdfast.server.background_tasks import background_tasks
 from holdfast.server.home_dir import make_home, own_secret, read_or_empty, write_once
@@ -166,8 +167,8 @@ def build(
         settings, market, launch_book, tokens, engine=engine, address=address
     )
     clock, launchers, intervals = around.clock, around.launchers, poll_intervals(settings)
-    journal, leases = _journal(engine, clock), LeaseTable(engine)
-    secrets_of, planners = _secrets(engine, secret), _planners(settings, engine, around)
+    journal, leases, secrets_of = _records(engine, clock, secret)
+    planners = _planners(settings, engine, around)
     reconciler = _reconciler(
         around, intervals, worker_url, journal, leases, tokens, secrets_of, planners
     )
@@ -193,6 +194,7 @@ def build(
         open_bucket=_open_bucket(settings, around, journal),
         runs_node_commands=settings.node_commands,
         billing_rules=settings.billing_rules,
+        resource_prices=open_resource_prices(settings.resource_prices),
         max_sweep_jobs=settings.sweep_jobs,
         health=health_monitor.read,
         read_admission=AdmissionRequest.parse,
@@ -256,6 +258,11 @@ def _reconciler(  # noqa: PLR0917 - it has that many parts
         uploads=around.uploads,
         planners=planners,
     )
+
+
+def _records(engine: SqlEngine, clock: Clock, secret: bytes) -> tuple[Journal, LeaseTable, Secrets]:
+    """The journal, the leases, and the secrets of jobs."""
+    return _journal(engine, clock), LeaseTable(engine), _secrets(engine, secret)
 
 
 def _journal(engine: SqlEngine, clock: Clock) -> Journal:

@@ -10,9 +10,18 @@ from datetime import datetime
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from holdfast_worker.protocol.object_stores import OWN_SERVER
+
 from holdfast.errors import CheckpointStoreRefused, CheckpointStoreUnreachable
 from holdfast.ports import StoredObject, StoreListing
-from holdfast.storage.s3_session import MAX_CONCURRENT, S3_ERRORS, error_code, is_final, open_client
+from holdfast.storage.s3_session import (
+    MAX_CONCURRENT,
+    S3_ERRORS,
+    error_code,
+    is_amazon,
+    is_final,
+    open_client,
+)
 from holdfast.storage.store_policy import StorePolicy, StoreSettings
 
 if TYPE_CHECKING:
@@ -35,6 +44,14 @@ class S3CheckpointBucket:
         self._bucket = bucket
         self._prefix = prefix
         self._client = client
+
+    def place(self) -> str:
+        """See `PlacedBucket`."""
+        if not is_amazon(self._client):
+            return OWN_SERVER
+        reply = _translated(lambda: self._client.head_bucket(Bucket=self._bucket))
+        region = reply.get("BucketRegion")
+        return f"aws/{region}" if region else ""
 
     def list_objects(self, directory: str) -> StoreListing:
         """See `CheckpointBucket`."""

@@ -34,7 +34,15 @@ if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
 
 
-__all__ = ["MAX_CONCURRENT", "S3_ERRORS", "error_code", "is_final", "open_client", "refusal_status"]
+__all__ = [
+    "MAX_CONCURRENT",
+    "S3_ERRORS",
+    "error_code",
+    "is_amazon",
+    "is_final",
+    "open_client",
+    "refusal_status",
+]
 
 MAX_CONCURRENT: Final = 8
 """Limit of concurrent requests.
@@ -77,14 +85,19 @@ def open_client(
     )
     endpoint = settings.endpoint
     client = session.client("s3", config=_SETTINGS, endpoint_url=endpoint)
-    host = urlsplit(client.meta.endpoint_url).hostname or ""
-    if not host.endswith((".amazonaws.com", ".amazonaws.com.cn")):
+    if not is_amazon(client):
         in_path = _SETTINGS.merge(Config(s3={"addressing_style": "path"}))
         client = session.client("s3", config=in_path, endpoint_url=endpoint)
     if settings.is_guarded:
         assert guard, "a guarded client needs a guard"
         _guard_connections(client, guard)
     return client
+
+
+def is_amazon(client: S3Client) -> bool:
+    """Whether a client is of Amazon's servers."""
+    host = urlsplit(client.meta.endpoint_url).hostname or ""
+    return host.endswith((".amazonaws.com", ".amazonaws.com.cn"))
 
 
 def _guard_connections(client: Any, guard: EgressPolicy) -> None:

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from holdfast_worker.protocol.store_usage import NO_USAGE, StoreUsage
 from sqlalchemy import Connection, Engine, insert, select, update
 
 from holdfast.store.database import reading, writing
-from holdfast.store.tables.launches import upkeep
+from holdfast.store.tables.launches import store_places, upkeep
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +87,39 @@ class RetentionQueue:
                 for row in rows
             }
 
+    def add_requests(self, job_id: str, usage: StoreUsage) -> None:
+        """Count requests of the service to the store of a job; without a row they are not counted."""
+        counted = {
+            upkeep.c.store_gets: upkeep.c.store_gets + usage.gets,
+            upkeep.c.store_lists: upkeep.c.store_lists + usage.lists,
+            upkeep.c.store_deletes: upkeep.c.store_deletes + usage.deletes,
+        }
+        with writing(self._engine) as connection:
+            connection.execute(update(upkeep).where(upkeep.c.job_id == job_id).values(counted))
+
+    def requests(self, job_id: str) -> StoreUsage:
+        """The counted requests of the service to the store of a job."""
+        columns = upkeep.c.store_gets, upkeep.c.store_lists, upkeep.c.store_deletes
+        with reading(self._engine) as connection:
+            row = connection.execute(select(*columns).where(upkeep.c.job_id == job_id)).first()
+        return StoreUsage(gets=row[0], lists=row[1], deletes=row[2]) if row else NO_USAGE
+
+    def place_of(self, store: str) -> str:
+        """Where a store is, as it said at an earlier visit; empty if unknown."""
+        query = select(store_places.c.place).where(store_places.c.bucket == _bucket(store))
+        with reading(self._engine) as connection:
+            return connection.execute(query).scalar() or ""
+
+    def set_place(self, store: str, place: str) -> None:
+        """Remember where a store is."""
+        bucket = _bucket(store)
+        mine = store_places.c.bucket == bucket
+        with writing(self._engine) as connection:
+            if not connection.execute(
+                update(store_places).where(mine).values(place=place)
+            ).rowcount:
+                connection.execute(insert(store_places).values(bucket=bucket, place=place))
+
     def _release(self, lease: RetentionLease, due_at: datetime | None, **result: Any) -> None:
         mine = update(upkeep).where(upkeep.c.job_id == lease.job_id)
         with writing(self._engine) as connection:
@@ -94,6 +128,12 @@ class RetentionQueue:
             # A replica that leased the store after this lease expired schedules the next run
             # itself.
             connection.execute(mine.where(upkeep.c.due_at == lease.until).values(due_at=due_at))
+
+
+def _bucket(store: str) -> str:
+    """The bucket of a store, without the prefix in it."""
+    scheme, _, rest = store.partition("://")
+    return f"{scheme}://{rest.partition('/')[0]}"[:500]
 
 
 def enqueue(connection: Connection, job_id: str, due_at: datetime) -> None:

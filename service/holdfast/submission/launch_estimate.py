@@ -1,16 +1,23 @@
-"""The probable placement and price of a job, before its launch."""
+"""The probable placement and price of a job before its launch, and the way to its store."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Final
 
+from holdfast.domain.charges.charges import placement_warning, store_place
+from holdfast.domain.charges.resource_prices import ResourcePrices
 from holdfast.domain.jobfile.accelerator_catalog import parse_accelerators
 from holdfast.domain.jobfile.resource_options import uses_spot
 from holdfast.domain.jobfile.spec import Engine, JobPart, JobSpec
 from holdfast.domain.pricing.quotes import without_old
 from holdfast.market.option_prices import option_location, option_quotes
 from holdfast.ports import PriceCatalog
+
+MAX_NOTES: Final = 3
+"""Regions that are named. A lower value hides some; a higher value fills the answer for a job that may run anywhere."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,6 +86,35 @@ def estimate_launch(spec: JobSpec, prices: PriceCatalog, now: datetime) -> Launc
         max_cost_usd=None if limit is None else str(limit),
         groups=tuple(parts) if spec.holdfast.groups else (),
     )
+
+
+def distance_notes(
+    spec: JobSpec,
+    place: str,
+    prices: ResourcePrices,
+    estimate: LaunchEstimate | None = None,
+) -> tuple[str, ...]:
+    """What the distance to the store costs in each region that the job names or is expected in.
+
+    `place` is where the store is, as it said. Empty where the region of the store or of the nodes is unknown.
+    """
+    if spec.engine is not Engine.SKYPILOT:
+        return ()
+    store = store_place(spec, prices, known=place)
+    regions = dict.fromkeys(_regions(spec, estimate))
+    notes = (placement_warning(store, region, 0, prices) for region in regions)
+    return tuple(filter(None, notes))[:MAX_NOTES]
+
+
+def _regions(spec: JobSpec, estimate: LaunchEstimate | None) -> Iterator[str]:
+    """Regions that the job file names, and that of the cheapest known placement."""
+    for part in spec.parts:
+        for option in part.options:
+            cloud, region = option_location(option)
+            if cloud and region:
+                yield f"{cloud}/{region}".lower()
+    if estimate and estimate.place and not estimate.simulated:
+        yield estimate.place.replace(" ", "/").lower()
 
 
 def _estimate(part: JobPart, prices: PriceCatalog | None, now: datetime) -> NodesEstimate:

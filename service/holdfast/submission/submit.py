@@ -29,7 +29,7 @@ from holdfast.submission.admission import (
     refusals,
     uploads_of,
 )
-from holdfast.submission.launch_estimate import estimate_launch
+from holdfast.submission.launch_estimate import LaunchEstimate, distance_notes, estimate_launch
 from holdfast.submission.plan_check import PlanPreview, check_plan, preview_plan, with_known_work
 from holdfast.submission.preview import Preview, PreviewOptions, preview
 from holdfast.submission.quota_check import quota_demand
@@ -123,10 +123,10 @@ def preview_submission(
             planned.accepted_notes(force=asked.force)
         except REFUSED as error:
             refused.append(error)
+    now = services.clock.now()
+    estimate = estimate_launch(spec, services.prices, now) if options.prices else None
+    notes += _distance_notes(services, spec, estimate)
     shown = preview(understood, rendered, options, notes=notes, refusals=refused)
-    if not options.prices:
-        return shown
-    estimate = estimate_launch(spec, services.prices, services.clock.now())
     return replace(shown, estimate=estimate)
 
 
@@ -145,6 +145,19 @@ def _understand(
 ) -> tuple[ParsedJobFile, RenderedTask]:
     code = uploads_of(services, caller).ref(caller.name, asked.code) if asked.code else None
     return read_and_render(asked.text, replace(asked.overrides, code=code))
+
+
+def _distance_notes(
+    services: Services, spec: JobSpec, estimate: LaunchEstimate | None = None
+) -> tuple[str, ...]:
+    """Notes about a distant checkpoint store, if it is known where it is."""
+    if (checkpoint := spec.holdfast.checkpoint) is None:
+        return ()
+    prices = services.resource_prices
+    place = services.retention_queue.place_of(checkpoint.store)
+    if not (place or prices.store_place(checkpoint.store)):
+        return ()
+    return distance_notes(spec, place, prices, estimate)
 
 
 def _refusals(
@@ -211,6 +224,7 @@ def submission(
     for error in refusals(services, spec, caller, project, past, force=force):
         raise error
     notes = check_spot_safety(spec, past, force=force) + check_parent_job(services, spec, caller)
+    notes += _distance_notes(services, spec)
     if spec.holdfast.plan is not None:
         planned = check_plan(services, spec, caller)
         notes, spec = notes + planned.accepted_notes(force=force), planned.spec

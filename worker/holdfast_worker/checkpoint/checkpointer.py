@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Collection, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from holdfast_worker.checkpoint.collective import fail_together
@@ -30,7 +31,9 @@ from holdfast_worker.protocol.checkpoint_keys import CheckpointName
 from holdfast_worker.protocol.environment import Exit
 from holdfast_worker.protocol.lineage import EpochStart, Lineage
 from holdfast_worker.protocol.policies import Cadence, OnFailure
+from holdfast_worker.protocol.store_usage import StoreUsage
 from holdfast_worker.run_dir import ExitReason
+from holdfast_worker.storage.metering import StoreMeter
 from holdfast_worker.telemetry.metrics import Readings, no_readings
 from holdfast_worker.telemetry.reporter import Reporter
 from holdfast_worker.watchdog.heartbeat import HeartbeatWriter
@@ -168,7 +171,19 @@ class Checkpointer:
             if self._ranks.rank == 0:
                 self._history = self._repository.attempt_history(identity.epoch, until_s)
         self._open_writer(identity, reports, keep, restored.damaged, restored.lineage)
-        return restored
+        return replace(restored, store_usage=self._gather_usage())
+
+    @property
+    def meter(self) -> StoreMeter:
+        """Counts the requests of this process to the store."""
+        return self._repository.meter
+
+    def _gather_usage(self) -> StoreUsage:
+        """Requests of all ranks to the store so far, on rank 0; a collective call."""
+        texts = self._ranks.gather_text(json.dumps(self.meter.read().dump()))
+        for rank, text in enumerate(texts):
+            self._repository.usage.observe(rank, StoreUsage.parse(json.loads(text)))
+        return self._repository.usage.read()
 
     def progress(self) -> SaveProgress:
         """What a rank needs to take part in the saves of the others."""
@@ -194,6 +209,7 @@ class Checkpointer:
         if self._ranks.rank == 0:
             until_s = time.monotonic() + STORE_TIMEOUT_S
             self._history = self._repository.attempt_history(identity.epoch, until_s)
+            self._repository.usage.succeed(range(1, self._ranks.world_size))
         parsed = (CheckpointName.parse(name) for name in progress.damaged)
         damaged = [name for name in parsed if name is not None]
         lineage = Lineage(frozenset(EpochStart(*start) for start in progress.starts))

@@ -34,6 +34,7 @@ from holdfast_worker.protocol.commit_summary import (
     unsupported_format,
 )
 from holdfast_worker.protocol.reports import Json
+from holdfast_worker.protocol.store_usage import NO_USAGE, StoreUsage
 from holdfast_worker.storage.base import StoreError
 
 T = TypeVar("T")
@@ -133,6 +134,8 @@ class ShardMetadata:
     """Digest of this rank's values of the shared state; empty with a single rank."""
     samples: Mapping[str, Values] = field(default_factory=dict)
     """Sampled values of tensors of which each rank writes a part."""
+    usage: StoreUsage = NO_USAGE
+    """Requests of this rank's process to the store until then."""
 
     def dump(self) -> bytes:
         """Serialize the shard metadata."""
@@ -147,6 +150,7 @@ class ShardMetadata:
                 "each": self.each,
                 "agreed": self.agreed,
                 "samples": self.samples,
+                "usage": self.usage.dump(),
             }
         ).encode()
 
@@ -168,6 +172,7 @@ class ShardMetadata:
                 each=tuple(raw.get("each", ())),
                 agreed=raw.get("agreed", ""),
                 samples={name: tuple(some) for name, some in raw.get("samples", {}).items()},
+                usage=StoreUsage.parse(raw.get("usage")),
             )
 
         return _parsed("its shard metadata", data, read)

@@ -11,7 +11,7 @@ from contextlib import suppress
 from functools import partial
 from itertools import groupby
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
 from holdfast_worker.checkpoint.checksums import crc64, join_crc64, weights_digest
 from holdfast_worker.checkpoint.coverage import is_stream, is_tiled
@@ -47,7 +47,9 @@ from holdfast_worker.protocol.checkpoint_keys import COMMITS, DATA, PROBES, Chec
 from holdfast_worker.protocol.commit_summary import MetricValue, unsupported_format_of
 from holdfast_worker.protocol.lineage import Lineage
 from holdfast_worker.protocol.policies import ConsistencyGuarantee
+from holdfast_worker.protocol.store_usage import StoreUsage, UsageTotal
 from holdfast_worker.storage.base import ObjectNotFound, ObjectUnreadable, Store, StoreRefused
+from holdfast_worker.storage.metering import StoreMeter
 from holdfast_worker.storage.retry import retry_until
 
 
@@ -57,8 +59,12 @@ class CheckpointRepository:
     `until_s` is the `time.monotonic()` at which an unresponsive store is abandoned.
     """
 
-    def __init__(self, store: Store, job: str = "") -> None:
-        """`job` owns these checkpoints; if empty, checkpoints of any job are accepted."""
+    def __init__(self, store: Store, job: str = "", meter: StoreMeter | None = None) -> None:
+        """`job` owns these checkpoints; if empty, checkpoints of any job are accepted.
+
+        `meter` counts the requests of this process to the store.
+        """
+        self.meter: Final = meter or StoreMeter()
         self._store = store
         self._job = job
         self._writers = TransferPool(store.max_concurrency)
@@ -74,6 +80,15 @@ class CheckpointRepository:
         self._unsupported: set[CheckpointName] = set()
         self.guarantee: ConsistencyGuarantee | None = None
         """The write guarantee of the store; None on all ranks but rank 0, which probes it."""
+        self.place = ""
+        """Where the store is; empty on all ranks but rank 0, and if unknown."""
+        self.usage: Final = UsageTotal()
+        """Requests of all ranks, as far as their shards say; only rank 0 reads these."""
+
+    @property
+    def probed(self) -> tuple[ConsistencyGuarantee | None, str]:
+        """The write guarantee and the place of the store, as known on rank 0."""
+        return self.guarantee, self.place
 
     def probe(self, nonce: str, until_s: float) -> ConsistencyGuarantee:
         """Write a small object, so that a store that refuses writes fails before training.
@@ -171,6 +186,7 @@ class CheckpointRepository:
             each=snapshot.per_rank,
             agreed=digest_of(stated) if stated else "",
             samples=snapshot.samples.read(),
+            usage=self.meter.read(),
         )
         key, data = name.record_key(snapshot.rank), record.dump()
         retry_until(lambda: self._store.put(key, data), until_s)
@@ -217,6 +233,10 @@ class CheckpointRepository:
             StoreRefused: another process committed a different object under this name.
         """
         parsed = [ShardMetadata.parse(record) for record in records]
+        for record, written in zip(parsed, records, strict=True):
+            # The metadata cannot count the request that wrote it.
+            itself = StoreUsage(puts=1, uploaded_bytes=len(written))
+            self.usage.observe(record.rank, record.usage + itself)
         unlike = [r.rank for r in parsed if r.agreed != parsed[0].agreed]
         if unlike:
             raise InconsistentState(f"the state of rank {unlike[0]} differs from that of rank 0")
@@ -244,6 +264,11 @@ class CheckpointRepository:
         if not is_new and retry_until(lambda: self._store.get(name.commit_key), until_s) != data:
             raise StoreRefused(f"{name} was committed by another process")
         return commit
+
+    def total_usage(self, rank: int) -> StoreUsage:
+        """Requests of all ranks to the store, as far as `rank`, which is this one, knows."""
+        self.usage.observe(rank, self.meter.read())
+        return self.usage.read()
 
     def read_commit(self, name: CheckpointName, until_s: float) -> CommitMetadata:
         """Metadata of a checkpoint, validated.

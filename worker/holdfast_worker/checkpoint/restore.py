@@ -28,6 +28,7 @@ from holdfast_worker.console import log_info
 from holdfast_worker.distributed.process_group import ProcessGroup
 from holdfast_worker.protocol.checkpoint_keys import CheckpointName
 from holdfast_worker.protocol.lineage import Lineage
+from holdfast_worker.protocol.store_usage import NO_USAGE, StoreUsage
 from holdfast_worker.storage.base import StoreError
 from holdfast_worker.telemetry.reporter import SkippedCheckpoint, TrainingOrigin
 
@@ -67,6 +68,8 @@ class RestoreResult:
     """Step of the newest checkpoint in the store that is loaded, or that is not newer than the loaded snapshot."""
     held_at: str | None = None
     """RFC 3339 time of the snapshot if it is one in the memory of the nodes; None: it is in the store."""
+    store_usage: StoreUsage = NO_USAGE
+    """Requests of all ranks to the store so far; set only on rank 0."""
 
     @property
     def checkpoint(self) -> str | None:
@@ -80,6 +83,7 @@ class RestoreResult:
             restored_from=self.checkpoint,
             held_at=self.held_at,
             passed_over=self.passed_over,
+            store_usage=self.store_usage,
         )
 
 

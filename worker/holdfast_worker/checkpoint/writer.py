@@ -255,6 +255,7 @@ class AsyncWriter:
                 weights_sha256=commit.weights_sha256,
                 interval=self._schedule.interval,
                 metrics=commit.metrics,
+                store_usage=self._repository.total_usage(self._identity.rank),
             )
         )
 

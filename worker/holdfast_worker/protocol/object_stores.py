@@ -19,6 +19,11 @@ CLOUDS: Final = frozenset({GOOGLE, AZURE})
 STORE_FORMS: Final = "s3://bucket/prefix, gs://bucket/prefix, az://container/prefix or file:///path"
 """The addresses that checkpoint stores may have, for messages."""
 
+FILES: Final = "files"
+"""Place of a store in a directory."""
+OWN_SERVER: Final = "own"
+"""Place of a store on a server of its own, whose region and prices only its owner knows."""
+
 CONNECT_TIMEOUT_S: Final = 5
 """Time limit for a connection. A higher value waits on dead addresses; a lower value fails on a slow network."""
 READ_TIMEOUT_S: Final = 60
@@ -133,6 +138,14 @@ class CloudStoreConfig:
     def url(self) -> str:
         """The bucket or container as a URL."""
         return f"{self.scheme}://{self.bucket}"
+
+    @property
+    def place(self) -> str:
+        """Where the objects are stored; the region is unknown."""
+        host = urlsplit(self.endpoint).hostname or ""
+        if self.scheme == GOOGLE:
+            return "gcp" if host.endswith(".googleapis.com") else OWN_SERVER
+        return "azure" if ".blob." in host and not host.startswith("127.") else OWN_SERVER
 
     @property
     def client_options(self) -> dict[str, Any]:

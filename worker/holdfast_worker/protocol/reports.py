@@ -98,20 +98,21 @@ class ReportKind(StrEnum):
     """Kinds of reports; the body of each is documented at its value."""
 
     RESTORE_STARTED = "restore_started"
-    """`{guarantee | null}`: the program has started and searches for a checkpoint.
-    `guarantee` is null without a store."""
+    """`{guarantee | null, store_place}`: the program has started and searches for a checkpoint.
+    `guarantee` is null without a store. `store_place` is where the store is, such as aws/us-east-1; absent if unknown."""
     RUN_DESCRIBED = "run_described"
     """`{manifest}`: sources of the run, before its first step; see `docs/reference/manifest.md`."""
     TRAINING_STARTED = "training_started"
     """`{step, total_steps | null, world_size, restored_from | null,
-    passed_over: [{checkpoint, reason}], held_at}`. A checkpoint of the job in `Env.FROM` has the prefix `<job>/`.
-    `held_at` is there if the store does not have the checkpoint, as it is a snapshot in the memory of the nodes: its time."""
+    passed_over: [{checkpoint, reason}], held_at, store_usage}`. A checkpoint of the job in `Env.FROM` has the prefix `<job>/`.
+    `held_at` is there if the store does not have the checkpoint, as it is a snapshot in the memory of the nodes: its time.
+    `store_usage`: a `StoreUsage` of all ranks since they started."""
     PROGRESS = "progress"
     """`{step, values: {name: number}}`: a metric point.
     At most about one a second, and always the last one."""
     CHECKPOINT_COMMITTED = "checkpoint_committed"
     """`{step, checkpoint, size_bytes, stall_ms, upload_ms, snapshot_at, weights_sha256,
-    interval | null, metrics: {name: {value | null, step}}}`; `at` is when it was durable. `interval` is an `Interval`; null if
+    interval | null, metrics: {name: {value | null, step}}, store_usage}`; `at` is when it was durable. `interval` is an `Interval`; null if
     the job file sets the interval. `metrics` has the last values up to that step."""
     CHECKPOINT_FAILED = "checkpoint_failed"
     """`{step, detail}`: training continues, and older checkpoints are kept."""

@@ -7,11 +7,11 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from holdfast_worker.protocol.object_stores import CLOUDS, STORE_FORMS
-from holdfast_worker.storage.base import Store, StoreRefused
+from holdfast_worker.storage.base import PlacedStore, StoreRefused
 from holdfast_worker.storage.directory import DirectoryStore
 
 
-def open_store(url: str, job: str, env: Mapping[str, str]) -> Store:
+def open_store(url: str, job: str, env: Mapping[str, str]) -> PlacedStore:
     """Open the part of a store that belongs to one job, with the variables in `env`.
 
     S3 also uses those of this process, as boto3 finds them.
@@ -37,7 +37,7 @@ def open_store(url: str, job: str, env: Mapping[str, str]) -> Store:
     raise StoreRefused(f"the address must be {STORE_FORMS}")
 
 
-def open_job_url(url: str, env: Mapping[str, str]) -> Store:
+def open_job_url(url: str, env: Mapping[str, str]) -> PlacedStore:
     """Open a job's part of a store by its URL, `STORE/JOB`.
 
     Raises:

@@ -78,6 +78,13 @@ class Store(Protocol):
         """Delete an object; a missing key is not an error."""
 
 
+class PlacedStore(Store, Protocol):
+    """A store that knows where its objects are."""
+
+    place: str
+    """`FILES`, `OWN_SERVER`, a cloud, or a cloud and its region such as aws/us-east-1."""
+
+
 def cut_views(into: Iterable[memoryview], most: int) -> Iterator[memoryview]:
     """Cut views into pieces of at most `most` bytes; then yield the same scratch memory forever."""
     for view in into:

@@ -68,6 +68,7 @@ class CloudStore:
     def __init__(self, config: CloudStoreConfig, bucket: ObjectStore) -> None:
         self._config = config
         self._bucket = bucket
+        self.place = config.place
 
     def put(self, key: str, data: Bytes) -> None:
         """See `Store`."""

@@ -14,6 +14,7 @@ from typing import IO, Final
 
 from holdfast_worker.console import log_info
 from holdfast_worker.protocol.checkpoint_keys import DRAFT
+from holdfast_worker.protocol.object_stores import FILES
 from holdfast_worker.storage.base import (
     Bytes,
     ObjectNotFound,
@@ -50,6 +51,7 @@ class DirectoryStore:
 
     max_concurrency = 4
     is_remote = False
+    place = FILES
 
     def put(self, key: str, data: Bytes) -> None:
         """See `Store`."""

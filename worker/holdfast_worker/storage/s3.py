@@ -26,6 +26,7 @@ from obstore.auth.boto3 import Boto3CredentialProvider
 from obstore.exceptions import BaseError
 from obstore.store import S3Store as Bucket
 
+from holdfast_worker.protocol.object_stores import OWN_SERVER
 from holdfast_worker.storage.base import (
     Bytes,
     ObjectNotFound,
@@ -44,6 +45,9 @@ from holdfast_worker.storage.transfers import (
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
 
+
+DEFAULT_REGION: Final = "us-east-1"
+"""Region of buckets without a configured one, as for boto3."""
 
 CLIENT_CONFIG: Final = Config(
     connect_timeout=5,
@@ -95,6 +99,9 @@ class S3Store:
         self._prefix = prefix
         session = boto3.session.Session()
         self._client = _client(session)
+        # A request that is signed for another region fails, so the bucket is in this one.
+        region = self._client.meta.region_name or DEFAULT_REGION
+        self.place = f"aws/{region}" if _is_amazon(self._client) else OWN_SERVER
         self._bucket_store = _open_bucket(session, self._client, bucket)
         self._signer = _client(session, SIGNED_CONFIG)
         self._direct_reads = DirectReads(self._signed_url)
@@ -219,7 +226,7 @@ def _open_bucket(session: boto3.session.Session, client: S3Client, bucket: str) 
         return Bucket(
             bucket,
             credential_provider=Boto3CredentialProvider(session, ttl=CREDENTIALS_TTL),
-            region=client.meta.region_name or "us-east-1",
+            region=client.meta.region_name or DEFAULT_REGION,
             # Signing the payload digest would dominate the cost; TLS and the checkpoint digests protect the data.
             unsigned_payload=True,
             **server,

@@ -13,6 +13,7 @@ from holdfast_worker.protocol.commit_summary import MetricValue
 from holdfast_worker.protocol.gpu_health import GpuReading, NodeGpus
 from holdfast_worker.protocol.policies import ConsistencyGuarantee, Interval, OnFailure
 from holdfast_worker.protocol.reports import Json, ReportKind
+from holdfast_worker.protocol.store_usage import NO_USAGE, StoreUsage
 from holdfast_worker.run_dir import ExitReason
 from holdfast_worker.telemetry.spool import Spool
 
@@ -34,6 +35,8 @@ class TrainingOrigin:
     held_at: str | None = None
     """RFC 3339 time of the snapshot if it is one in the memory of the nodes, which the store does not have."""
     passed_over: Sequence[SkippedCheckpoint] = ()
+    store_usage: StoreUsage = NO_USAGE
+    """Requests of all ranks to the store since their start."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +53,8 @@ class CommittedCheckpoint:
     interval: Interval | None
     """New checkpoint interval of `auto`; None if the job file sets the interval."""
     metrics: Mapping[str, MetricValue]
+    store_usage: StoreUsage = NO_USAGE
+    """Requests of all ranks to the store since their start."""
 
 
 class Reporter:
@@ -58,12 +63,16 @@ class Reporter:
     def __init__(self, spool: Spool | None) -> None:
         self._spool = spool
 
-    def restore_started(self, guarantee: ConsistencyGuarantee | None) -> None:
-        """Report that the program has started, with the guarantee of its store.
+    def restore_started(self, store: tuple[ConsistencyGuarantee | None, str] | None) -> None:
+        """Report that the program has started, with the guarantee of its store and its place.
 
         None without a store.
         """
-        self._append(ReportKind.RESTORE_STARTED, {"guarantee": guarantee})
+        guarantee, place = store or (None, "")
+        body: dict[str, Json] = {"guarantee": guarantee}
+        if place:
+            body["store_place"] = place
+        self._append(ReportKind.RESTORE_STARTED, body)
 
     def training_started(
         self,
@@ -89,6 +98,7 @@ class Reporter:
                 "passed_over": over,
                 **({"held_at": origin.held_at} if origin.held_at else {}),
                 **({"keeps_state": True} if keeps_state else {}),
+                **_usage_field(origin.store_usage),
             },
         )
 
@@ -115,6 +125,7 @@ class Reporter:
                 "weights_sha256": committed.weights_sha256,
                 "interval": asdict(committed.interval) if committed.interval else None,
                 "metrics": {name: logged.dump() for name, logged in committed.metrics.items()},
+                **_usage_field(committed.store_usage),
             },
         )
 
@@ -215,3 +226,8 @@ class Reporter:
         except OSError as error:
             # Training is worth more than its reports.
             log_info(f"a {kind} report could not be written: {error}")
+
+
+def _usage_field(usage: StoreUsage) -> dict[str, Json]:
+    """The counters of requests as a field of a report; none before the first request."""
+    return {"store_usage": dict(usage.dump())} if usage != NO_USAGE else {}

@@ -10,6 +10,7 @@ import { CumulativeCostChart } from '../../charts/cumulative-cost-chart'
 import { extentOf, lanesOf } from '../../charts/attempt-lanes'
 import { useWidth } from '../../charts/width'
 import { partWords, useZoom } from './attempts'
+import { ChargesTable } from './charges'
 
 export function BillPanel({ bill }: { bill: Bill }) {
   const soft = { simulated: bill.simulated, estimate: bill.is_price_estimate }
@@ -72,6 +73,7 @@ export function BillPanel({ bill }: { bill: Bill }) {
       </dl>
       <Compared bill={bill} />
       <OverTime bill={bill} />
+      {bill.charges && <ChargesTable bill={bill} charges={bill.charges} />}
       {bill.simulated && <p className="note">~ simulated price: nothing is billed.</p>}
       {bill.is_price_estimate && <p className="note">~ price unknown: estimated high.</p>}
     </>

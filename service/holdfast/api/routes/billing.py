@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Annotated, Final
 
@@ -16,6 +16,8 @@ from holdfast.api.schemas.billing import (
     AdjustmentOut,
     AttemptOut,
     BillOut,
+    ChargeOut,
+    ChargesOut,
     CostOut,
     CostsOut,
     GroupOut,
@@ -44,8 +46,15 @@ from holdfast.domain.billing.group_timeline import (
 )
 from holdfast.domain.billing.phases import Phase
 from holdfast.domain.billing.rate import to_ms, to_time
+from holdfast.domain.charges.charges import (
+    UNKNOWN_STORE,
+    Charges,
+    KnownStore,
+    compute_charges,
+    store_url,
+)
 from holdfast.domain.diagnostics.timeline import timeline
-from holdfast.domain.events import PREEMPTION_CAUSES, CapacityLost, Cause, NodeLost
+from holdfast.domain.events import PREEMPTION_CAUSES, CapacityLost, Cause, Event, NodeLost
 from holdfast.domain.jobs.job import Job
 from holdfast.errors import BadRequest
 from holdfast.services import Services
@@ -53,6 +62,9 @@ from holdfast.store.billing.costs import CostReport, CostRequest, CostTotal, Gro
 from holdfast.store.journal import RecordedEvent
 
 bills_router = Router(prefix="/v1")
+
+CHARGE_COLUMNS: Final = ("category", "item", "place", "quantity", "unit", "unit_usd", "amount_usd")
+"""The last columns of a bill as a table."""
 
 
 @bills_router.get("/jobs/{job_id}/attempts", response_model=list[AttemptOut], tags=["history"])
@@ -68,7 +80,12 @@ def list_attempts(job: TheJob, services: TheServices) -> list[AttemptOut]:
 def show_bill(job: TheJob, services: TheServices, as_csv: AsCsv) -> BillOut | Response:
     """Show the bill: every millisecond and micro-dollar; as CSV by attempt, zone and day."""
     account, facts = job_bill(services, job)
-    return bill_csv(job, account) if as_csv else bill_view(job, account, facts)
+    charges = job_charges(services, job, account, [fact.event for fact in facts])
+    if as_csv:
+        return csv_response(f"bill-{job.id}", *bill_table(job, account, charges))
+    shown = bill_view(job, account, facts)
+    total = account.paid_micros + charges.micros
+    return shown.model_copy(update={"charges": charges_view(charges), "total_micros": total})
 
 
 @bills_router.get("/jobs/{job_id}/story", response_model=list[SentenceOut], tags=["history"])
@@ -94,6 +111,43 @@ def bill_now(
     now = services.clock.now()
     return compute_bill(
         (fact.event for fact in facts), reached, now, with_rules=services.billing_rules
+    )
+
+
+def job_charges(services: Services, job: Job, account: Bill, facts: Sequence[Event]) -> Charges:
+    """Return the charges of a job beside its bill, which was computed from the same events."""
+    queue, store = services.retention_queue, store_url(facts)
+    return compute_charges(
+        account,
+        facts,
+        services.resource_prices,
+        services.clock.now(),
+        KnownStore(queue.requests(job.id), queue.place_of(store)) if store else UNKNOWN_STORE,
+    )
+
+
+def charges_view(charges: Charges) -> ChargesOut:
+    """Convert charges."""
+    return ChargesOut(
+        until=charges.until,
+        store_place=charges.store_place or None,
+        lines=[
+            ChargeOut(
+                category=line.category,
+                item=line.item,
+                place=line.place or None,
+                quantity=line.units,
+                unit=line.unit,
+                unit_micros=line.unit_micros,
+                micros=None if line.unit_micros is None else line.micros,
+            )
+            for line in charges.lines
+        ],
+        micros=charges.micros,
+        has_unpriced=charges.has_unpriced,
+        prices_source=charges.prices_source,
+        prices_as_of=charges.prices_as_of,
+        warning=charges.warning or None,
     )
 
 
@@ -164,13 +218,10 @@ def attempt_view(account: Bill, item: AttemptBill) -> AttemptOut:
     )
 
 
-def bill_csv(job: Job, account: Bill) -> Response:
-    """Return the bill as a CSV response."""
-    return csv_response(f"bill-{job.id}", *bill_table(job, account))
-
-
-def bill_table(job: Job, account: Bill) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-    """Return the header and rows of a bill by attempt, zone and UTC day.
+def bill_table(
+    job: Job, account: Bill, charges: Charges | None = None
+) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    """Return the header and rows of a bill by attempt, zone and UTC day, and of its charges.
 
     Each column adds up to the bill's total.
     """
@@ -179,6 +230,7 @@ def bill_table(job: Job, account: Bill) -> tuple[Sequence[str], Sequence[Sequenc
         *(f"{phase}_s" for phase in Phase),
         *(f"{phase}_usd" for phase in Phase),
         *("adjusted_usd", "paid_usd", "on_demand_usd", "simulated", "estimate"),
+        *CHARGE_COLUMNS,
     )
     rows = [
         (
@@ -188,10 +240,27 @@ def bill_table(job: Job, account: Bill) -> tuple[Sequence[str], Sequence[Sequenc
             *(usd(getattr(share.micros, phase)) for phase in Phase),
             *(usd(share.adjusted_micros), usd(share.paid_micros), usd(share.on_demand_micros)),
             *(str(share.simulated).lower(), str(share.is_price_estimate).lower()),
+            *("nodes", "", "", "", "", "", usd(share.paid_micros)),
         )
         for share in allocate_costs(account)
     ]
+    nothing = [seconds(0)] * (1 + len(Phase)) + [usd(0)] * (len(Phase) + 3)
+    day = charges.until.date().isoformat() if charges else ""
+    rows += [
+        (job.id, "", "", day, *nothing, "false", "false", *cells)
+        for cells in _charge_cells(charges)
+    ]
     return header, rows
+
+
+def _charge_cells(charges: Charges | None) -> Iterator[Sequence[str]]:
+    """The cells of `CHARGE_COLUMNS` of each line; an amount is empty if no price is known."""
+    for line in charges.lines if charges else ():
+        known = line.unit_micros is not None
+        yield (
+            *(line.category, text(line.item), text(line.place), line.units, line.unit),
+            *(usd(line.unit_micros or 0) if known else "", usd(line.micros) if known else ""),
+        )
 
 
 def _group(group: GroupBill) -> GroupOut:

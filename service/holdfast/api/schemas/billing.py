@@ -184,6 +184,41 @@ class NodeLossOut(Schema):
     lost_micros: int
 
 
+class ChargeOut(Schema):
+    """A line of a bill beside the nodes: a quantity times the price of a unit."""
+
+    category: str = Field(description="storage, requests, egress or disks.")
+    item: str = Field(description="What was used, in words.")
+    place: str | None = Field(
+        description="Cloud and region, such as aws/us-east-1, or from where to where; null if unknown."
+    )
+    quantity: str = Field(description="Decimal number of units, rounded down to a millionth.")
+    unit: str = Field(
+        description="GiB-month, 1000 requests, GiB or disk-month; a month has 730 hours."
+    )
+    unit_micros: int | None = Field(description="Price of a unit; null if no price is known.")
+    micros: int | None = Field(description="The amount; null if no price is known.")
+
+
+class ChargesOut(Schema):
+    """What a job costs beside its nodes."""
+
+    until: datetime = Field(
+        description="Stored checkpoints cost until then, also after the end of the job."
+    )
+    store_place: str | None = Field(
+        description="Where the checkpoint store is; null without one, or if unknown."
+    )
+    lines: list[ChargeOut]
+    micros: int = Field(description="Total of all lines with a price.")
+    has_unpriced: bool = Field(description="True if no price is known for some line.")
+    prices_source: str
+    prices_as_of: str = Field(description="Date of the price list.")
+    warning: str | None = Field(
+        description="That the nodes and the checkpoint store are in different regions, and what that costs; null if they are not, or if it is unknown."
+    )
+
+
 class BillOut(Schema):
     """The bill of a job: every millisecond and micro-dollar."""
 
@@ -219,6 +254,14 @@ class BillOut(Schema):
     simulated: bool
     is_price_estimate: bool = Field(
         default=False, description="True if a price is unknown and assumed high."
+    )
+    charges: ChargesOut | None = Field(
+        default=None,
+        description="Storage, requests, egress and disks; null in a bundle of evidence.",
+    )
+    total_micros: int | None = Field(
+        default=None,
+        description="`paid_micros` and the priced lines of `charges`; null without them. Limits and budgets count `paid_micros` alone.",
     )
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Final, TypeAlias
 
 from holdfast_worker.protocol import policies
+from holdfast_worker.protocol.store_usage import StoreUsage
 from pydantic import BeforeValidator, Field
 
 Count: TypeAlias = Annotated[int, Field(ge=0, lt=2**63)]
@@ -37,6 +38,22 @@ Values: TypeAlias = Mapping[str, float | None]
 """Values by name; None for values that are not finite."""
 Versions: TypeAlias = Mapping[str, str]
 """Versions and digests by component."""
+
+
+StorePlace: TypeAlias = Annotated[str, Field(max_length=100, pattern=r"^[A-Za-z0-9/_.-]*$")]
+"""Where a store is: a cloud, and its region if it is known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreCounts(StoreUsage):
+    """Cumulative requests to a store and the bytes that they moved."""
+
+    puts: Count = 0
+    gets: Count = 0
+    lists: Count = 0
+    deletes: Count = 0
+    uploaded_bytes: Count = 0
+    downloaded_bytes: Count = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -23,6 +23,8 @@ from holdfast.domain.events.values import (
     PassedOver,
     Ranks,
     Seconds,
+    StoreCounts,
+    StorePlace,
 )
 
 
@@ -53,6 +55,8 @@ class RestoreStarted(EventBase):
     attempt: Attempt
     guarantee: ConsistencyGuarantee | None = None
     """Consistency guarantee of the checkpoint store; None without one, or if the worker did not test it."""
+    store_place: StorePlace = ""
+    """Where the store is, such as aws/us-east-1, aws, own or files; empty if unknown, and in older events."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,6 +87,8 @@ class TrainingStarted(EventBase):
     """Time of the snapshot, if it was in the memory of the nodes and not in the store."""
     keeps_state: bool = False
     """Whether the other nodes keep the state if one is lost, so that it costs no more than the steps since a snapshot."""
+    store_usage: StoreCounts | None = None
+    """Requests to the store since the ranks started; None in older events."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -106,6 +112,8 @@ class CheckpointCommitted(EventBase):
     """Checkpoint interval from now on; None if the job file sets it."""
     metrics: Mapping[str, Metric] = field(default_factory=dict)
     """Values that the script had logged up to that step, by name."""
+    store_usage: StoreCounts | None = None
+    """Requests to the store since the ranks started; None in older events."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

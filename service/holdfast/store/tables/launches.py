@@ -38,7 +38,19 @@ upkeep = Table(
     Column(
         "since", UtcTime, nullable=True, doc="Time of the first of these failures; NULL without."
     ),
+    *(
+        Column(name, BigInteger, nullable=False, server_default="0", doc="Requests of the service.")
+        for name in ("store_gets", "store_lists", "store_deletes")
+    ),
 )
+
+store_places = Table(
+    "store_places",
+    metadata,
+    Column("bucket", String(500), primary_key=True, doc="URL without a prefix, as s3://bucket."),
+    Column("place", String(100), nullable=False, doc="As the store said, such as aws/us-east-1."),
+)
+"""Regions of stores: a cache, which any visit of a store fills again."""
 
 launches = Table(
     "launches",

@@ -1,0 +1,1 @@
+"""What a job costs beside its nodes: storage, requests, egress and disks."""
