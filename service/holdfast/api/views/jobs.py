@@ -125,6 +125,7 @@ def _job(
         owner=job.owner or None,
         from_job=checkpoint.from_job if checkpoint else None,
         engine=spec.engine,
+        sweep=job.sweep or None,
         submitted_at=job.submitted_at,
         updated_at=job.updated_at,
         ended_at=digest.ended_at,
