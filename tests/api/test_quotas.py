@@ -70,8 +70,10 @@ def test_queue_counts_what_its_users_hold(world: SimulatedService) -> None:
         world.submit()
 
     found = world.http.get("/v1/queue", params={"limit": 1}).json()
+    last = queue(world)[1]
 
     assert (len(found["jobs"]), found["total"]) == (1, 2)
+    assert last["reason"] == f"{last['shortage']}; behind {found['jobs'][0]['job_id']}"
     [usage] = found["usage"]
     assert usage.pop("gpu_hours") >= 0
     assert usage == {"owner": "", "held_jobs": 1, "held_nodes": 2, "held_gpus": 0, "waiting": 2}

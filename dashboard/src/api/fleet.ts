@@ -3,12 +3,13 @@
 import { keepPreviousData, useQuery } from '@tanstack/react-query'
 import { get, withQuery } from './client'
 import type { Query } from './queries'
-import type { Queue, Quota, Sweep, SweepDetail, SweepMetrics } from './types'
+import type { Costs, Queue, Quota, Sweep, SweepDetail, SweepMetrics } from './types'
 
 /** Poll interval. Metric points and the age of waiting jobs are not part of the event stream. */
 const EVERY_MS = 30_000
-/** Sweeps in the list, and jobs of the queue: the API's largest page, and what a table can show at once. */
+/** Sweeps in the list, sweeps with their costs, and jobs of the queue: the API's largest page, and what a table can show at once. */
 const SWEEPS_AT_ONCE = 200
+const COSTS_AT_ONCE = 1_000
 const WAITING_AT_ONCE = 1_000
 /** Values of each curve: one for two pixels of a wide chart. The service returns fewer for many jobs. */
 const CURVE_POINTS = 600
@@ -32,6 +33,9 @@ export const useSweep = (id: string): Query<SweepDetail> =>
 /** A metric of all jobs of a sweep; an empty name returns only the names of metrics. */
 export const useSweepMetrics = (id: string, name: string): Query<SweepMetrics> =>
   known(['sweep', id, 'metrics', name], withQuery(sweep(id, '/metrics'), { name, points: name ? CURVE_POINTS : '' }))
+
+/** What the jobs with the tag of each sweep have cost, with the copies of its jobs. */
+export const useSweepCosts = (): Query<Costs> => known(['costs', 'sweeps'], withQuery('/v1/costs', { by: 'tag:sweep', limit: COSTS_AT_ONCE }))
 
 export const useQueue = (): Query<Queue> => known(['queue'], `/v1/queue?limit=${WAITING_AT_ONCE}`)
 export const useQuotas = (): Query<Quota[]> => known(['quotas'], '/v1/quotas')

@@ -58,11 +58,12 @@ export function ParallelCoordinates({ axes, jobs, metric, chosen, active, activa
       <svg className="parallel" width={width} height={HEIGHT} role="listbox" aria-multiselectable="true" tabIndex={0} onKeyDown={keys} onBlur={() => activate(null)} onPointerLeave={() => activate(null)}
         aria-label={`${jobs.length} jobs over ${axes.map(({ name }) => name).join(', ')}. Arrow keys move from the best job to the worst, Space selects, Enter opens.`}
         {...(front && { 'aria-activedescendant': `${id}-${front.trial.job_id}` })}>
-        {axes.map((axis, at) => <AxisLine key={axis.name} axis={axis} x={x(at)} />)}
         {order.map((job, at) => (
           <JobLine key={job.trial.job_id} id={`${id}-${job.trial.job_id}`} job={job} rank={jobs.length - 1 - at} valued={valued} axes={axes} x={x} metric={metric}
             is_chosen={chosen.has(job.trial.job_id)} activate={activate} choose={choose} />
         ))}
+        {/* Above the lines, which would hide its numbers. */}
+        {axes.map((axis, at) => <AxisLine key={axis.name} axis={axis} x={x(at)} />)}
         {front && <path className="parallel-active" d={pathOf(front, axes, x)} aria-hidden="true" />}
       </svg>
     </div>

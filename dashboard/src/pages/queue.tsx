@@ -56,7 +56,8 @@ function waitingColumns(jobs: QueuePosition[], canOf: (project: string) => Can |
   const names = new Map(jobs.map(({ job_id, name }) => [job_id, name]))
   return [
     { name: 'position', title: '#', numeric: true, by: 'place in the order of admission, over all projects', value: (job) => job.position, cell: (job) => count(job.position) },
-    { name: 'job', title: 'Job', value: (job) => job.name, cell: (job) => <><Link to={`/jobs/${job.job_id}`}>{job.name || job.job_id}</Link></> },
+    { name: 'job', title: 'Job', value: (job) => job.name, cell: (job) => <Link to={`/jobs/${job.job_id}`} title={job.job_id}>{job.name || job.job_id}</Link> },
+    { name: 'reason', title: 'Waits for', value: (job) => job.reason, cell: (job) => <Reason job={job} names={names} /> },
     { name: 'owner', title: 'Owner', value: (job) => job.owner, cell: (job) => job.owner ?? <Absent why="service owner" /> },
     { name: 'project', title: 'Project', value: (job) => job.project, cell: (job) => job.project },
     { name: 'priority', title: 'Priority', numeric: true, by: 'higher ones are admitted first; a job that has waited for 24 h counts with the highest', value: (job) => job.priority, cell: (job) => <>{job.priority}{job.is_urgent && <small className="warn"> ⚠ waited 24 h</small>}</> },
@@ -64,10 +65,6 @@ function waitingColumns(jobs: QueuePosition[], canOf: (project: string) => Can |
     { name: 'gpus', title: 'GPUs', numeric: true, by: 'of all its nodes', value: (job) => job.gpus, cell: (job) => count(job.gpus) },
     { name: 'nodes', title: 'Nodes', numeric: true, value: (job) => job.nodes, cell: (job) => count(job.nodes) },
     { name: 'usd_per_hour', title: 'Per hour', numeric: true, by: 'price of its nodes at the submission', value: (job) => job.micros_per_hour / 1e6, cell: (job) => <Money micros={job.micros_per_hour} by="per hour, at the submission" /> },
-    {
-      name: 'reason', title: 'Waits for', value: (job) => job.reason,
-      cell: (job) => <span className="why">{job.never_fits && <span className="badge bad">✕ never fits: </span>}{job.reason || (job.is_admitted ? '✓ starts now' : '')}{job.behind.length > 0 && <small> · behind {job.behind.map((id, at) => <span key={id}>{at > 0 && ', '}<Link to={`/jobs/${id}`}>{names.get(id) || id}</Link></span>)}</small>}</span>,
-    },
     {
       name: ACTIONS, title: 'Actions', value: () => null,
       cell: (job) => (
@@ -77,6 +74,17 @@ function waitingColumns(jobs: QueuePosition[], canOf: (project: string) => Can |
       ),
     },
   ]
+}
+
+function Reason({ job, names }: { job: QueuePosition; names: ReadonlyMap<string, string> }) {
+  const others = job.before - job.behind.length
+  const links = job.behind.map((id, at) => <span key={id}>{at > 0 && ', '}<Link to={`/jobs/${id}`}>{names.get(id) || id}</Link></span>)
+  return (
+    <span className="why">
+      {job.is_admitted ? '✓ starts now' : job.never_fits ? <span className="badge bad">✕ {job.shortage}</span> : job.shortage}
+      {job.before > 0 && <small> · behind {links}{others > 0 && `${links.length > 0 ? ' and ' : ''}${many(others, 'job')}${links.length > 0 ? ' more' : ''}`}</small>}
+    </span>
+  )
 }
 
 /** What is held of one limit, with a bar if there is one. */

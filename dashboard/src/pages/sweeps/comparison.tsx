@@ -3,7 +3,7 @@
 import { Suspense, useCallback, useMemo, useState } from 'react'
 import { Link, useNavigate, useParams, useSearchParams } from 'react-router'
 import { ResponseError } from '../../api/client'
-import { useSweep, useSweepMetrics } from '../../api/fleet'
+import { useSweep, useSweepCosts, useSweepMetrics } from '../../api/fleet'
 import type { SweepDetail, SweepMetrics } from '../../api/types'
 import { MOST_COLOURS } from '../../charts/attempt-colours'
 import { compare, guessHigher, metricAxis, parameterAxis, rankedJobs, varied, type Compared } from '../../charts/parallel-axes'
@@ -66,10 +66,12 @@ function Shown({ sweep }: { sweep: SweepDetail }) {
   const jobs = useMemo(() => rankedJobs(compare(sweep.trials, sweep.name, curves, is_higher_better), is_higher_better), [sweep, curves, is_higher_better])
   const best = jobs[0]?.best === null ? null : (jobs[0] ?? null)
   const chosen = [...marked.chosen]
+  const cost = useSweepCosts().data?.costs.find(({ key }) => key === sweep.id)
+  const soft = { simulated: cost?.simulated ?? false, estimate: cost?.is_price_estimate ?? false }
   return (
     <>
       <title>{`${sweep.name} · Sweep · Holdfast`}</title>
-      <SweepHead sweep={sweep} best={best} metric={metric} />
+      <SweepHead sweep={sweep} best={best} metric={metric} soft={soft} />
       <Charts sweep={sweep} comparison={comparison} metrics={metrics} jobs={jobs} marked={marked} />
       <Section title="Jobs" aside={
         chosen.length > 0 && (
@@ -79,7 +81,7 @@ function Shown({ sweep }: { sweep: SweepDetail }) {
           </span>
         )
       }>
-        <TrialTable sweep={sweep} jobs={jobs} best={best} metric={metric} chosen={marked.chosen} choose={marked.choose} />
+        <TrialTable sweep={sweep} jobs={jobs} best={best} metric={metric} soft={soft} chosen={marked.chosen} choose={marked.choose} />
       </Section>
     </>
   )

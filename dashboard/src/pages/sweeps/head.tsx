@@ -15,7 +15,20 @@ import { Formula } from '../job/cost'
 import { SelectionActions } from '../selection'
 import { statesText } from '.'
 
-export function SweepHead({ sweep, best, metric }: { sweep: SweepDetail; best: Compared | null; metric: string }) {
+/** Whether an amount is simulated, or estimated high. */
+export interface Soft {
+  simulated: boolean
+  estimate: boolean
+}
+
+interface HeadProps {
+  sweep: SweepDetail
+  best: Compared | null
+  metric: string
+  soft: Soft
+}
+
+export function SweepHead({ sweep, best, metric, soft }: HeadProps) {
   const fixed = Object.entries(sweep.params).filter(([, values]) => values.length === 1)
   return (
     <>
@@ -35,7 +48,7 @@ export function SweepHead({ sweep, best, metric }: { sweep: SweepDetail; best: C
           <Link to={`/?${new URLSearchParams({ selector: `sweep=${sweep.id}` })}`}>Its jobs in the fleet</Link>
         </div>
       </div>
-      <Totals sweep={sweep} best={best} metric={metric} />
+      <Totals sweep={sweep} best={best} metric={metric} soft={soft} />
     </>
   )
 }
@@ -64,14 +77,14 @@ function limitsOf(form: FormData): Record<string, string | number | null> {
   return { max_cost_usd: text('max_cost_usd') || null, parallel: parallel === '' ? null : /^\d+$/.test(parallel) ? Number(parallel) : parallel }
 }
 
-function Totals({ sweep, best, metric }: { sweep: SweepDetail; best: Compared | null; metric: string }) {
+function Totals({ sweep, best, metric, soft }: HeadProps) {
   const most = sweep.max_cost_usd === null ? null : 1e6 * Number(sweep.max_cost_usd)
   const stopped = sweep.trials.filter(({ is_stopped_early }) => is_stopped_early).length
   const listed = sweep.trials.reduce((sum, trial) => sum + trial.paid_micros, 0)
   return (
     <Section title="Totals" className="sums">
       <dl className="tiles">
-        <Tile label="Paid" value={<Money micros={sweep.paid_micros} />}
+        <Tile label="Paid" value={<Money micros={sweep.paid_micros} {...soft} />}
           by={<Formula text="paid = cost of all its jobs so far, without copies of them">{[`${many(sweep.trials.length, 'job')} ${exactMoney(listed)}`, `removed jobs ${exactMoney(sweep.paid_micros - listed)}`]}</Formula>}>
           {most === null ? 'no budget' : (
             <span className={sweep.paid_micros >= most ? 'spent over' : 'spent'}>

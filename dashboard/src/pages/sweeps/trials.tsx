@@ -7,6 +7,7 @@ import { count, measured } from '../../format'
 import { Badge } from '../../ui/badge'
 import { Absent, Money } from '../../ui/number'
 import { Table, type Column } from '../../ui/table'
+import type { Soft } from './head'
 
 interface TrialsProps {
   sweep: SweepDetail
@@ -14,11 +15,12 @@ interface TrialsProps {
   jobs: Compared[]
   best: Compared | null
   metric: string
+  soft: Soft
   chosen: ReadonlySet<string>
   choose: (keys: string[], is_chosen: boolean) => void
 }
 
-export function TrialTable({ sweep, jobs, best, metric, chosen, choose }: TrialsProps) {
+export function TrialTable({ sweep, jobs, best, metric, soft, chosen, choose }: TrialsProps) {
   const [params] = useSearchParams()
   const sort = params.get('jobs.sort')?.replace('-', '')
   const columns: Column<Compared>[] = [
@@ -30,7 +32,7 @@ export function TrialTable({ sweep, jobs, best, metric, chosen, choose }: Trials
     ...varied(sweep.params).map((name): Column<Compared> => ({ name: `param.${name}`, title: name, value: ({ trial }) => sortable(trial.params[name]), cell: ({ trial }) => trial.params[name] ?? <Absent why="no value" /> })),
     { name: 'step', title: 'Step', numeric: true, by: 'furthest step that it has reached', value: ({ trial }) => trial.step, cell: ({ trial }) => count(trial.step) },
     ...(metric ? metricColumns(metric) : []),
-    { name: 'paid_usd', title: 'Paid', numeric: true, by: 'cost of its nodes so far', value: ({ trial }) => trial.paid_micros / 1e6, cell: ({ trial }) => <Money micros={trial.paid_micros} by="cost of its nodes so far" /> },
+    { name: 'paid_usd', title: 'Paid', numeric: true, by: 'cost of its nodes so far', value: ({ trial }) => trial.paid_micros / 1e6, cell: ({ trial }) => <Money micros={trial.paid_micros} {...soft} by="cost of its nodes so far" /> },
   ]
   const isLast = (job: Compared): boolean => (sort === 'best' && job.best === null) || (sort === 'last' && job.last === null)
   return (

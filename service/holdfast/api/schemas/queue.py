@@ -59,6 +59,7 @@ class QueuePositionOut(Schema):
         description="Whether it has waited so long that priorities count no more."
     )
     reason: str = Field(description="What it waits for, and behind whom; empty if it is admitted.")
+    shortage: str = Field(default="", description="`reason` without the jobs before it.")
     behind: list[str] = Field(
         description="The first jobs of its project before it that wait for the same quota."
     )

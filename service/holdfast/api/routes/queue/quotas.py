@@ -150,6 +150,7 @@ def _position(place: QueuePosition, state: QueueState, name: str) -> QueuePositi
         is_admitted=place.is_admitted,
         is_urgent=state.at - entry.queued_at >= PATIENCE,
         reason=place.reason,
+        shortage=place.shortage,
         behind=list(place.behind),
         before=place.before,
         never_fits=place.never_fits,
