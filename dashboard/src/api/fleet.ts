@@ -30,9 +30,14 @@ export const useSweeps = (): Query<Sweep[]> => known(['sweeps'], `/v1/sweeps?lim
 export const useSweep = (id: string): Query<SweepDetail> =>
   useQuery({ queryKey: ['sums', 'sweep', id], queryFn: ({ signal }) => get<SweepDetail>(sweep(id), signal), refetchInterval: EVERY_MS })
 
-/** A metric of all jobs of a sweep; an empty name returns only the names of metrics. */
+/** A metric of all jobs of a sweep; an empty name returns only the names of metrics. Events do not make it stale: it is read from all points. */
 export const useSweepMetrics = (id: string, name: string): Query<SweepMetrics> =>
-  known(['sweep', id, 'metrics', name], withQuery(sweep(id, '/metrics'), { name, points: name ? CURVE_POINTS : '' }))
+  useQuery({
+    queryKey: ['sweep metrics', id, name],
+    queryFn: ({ signal }) => get<SweepMetrics>(withQuery(sweep(id, '/metrics'), { name, points: name ? CURVE_POINTS : '' }), signal),
+    refetchInterval: EVERY_MS,
+    placeholderData: keepPreviousData,
+  })
 
 /** What the jobs with the tag of each sweep have cost, with the copies of its jobs. */
 export const useSweepCosts = (): Query<Costs> => known(['costs', 'sweeps'], withQuery('/v1/costs', { by: 'tag:sweep', limit: COSTS_AT_ONCE }))

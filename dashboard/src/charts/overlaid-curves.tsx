@@ -35,14 +35,19 @@ export default function OverlaidCurves({ metrics, coloured, active, activate, na
     return [...metrics.curves].sort((a, b) => rank(a.job_id) - rank(b.job_id))
     // eslint-disable-next-line react-hooks/exhaustive-deps -- compared by value
   }, [metrics, coloured.join()])
-  const hover = useRef(activate)
-  hover.current = activate
+  const at = active === null ? -1 : order.findIndex(({ job_id }) => job_id === active)
+  const latest = useRef({ activate, at })
+  latest.current = { activate, at }
   useEffect(() => {
     if (!place.current || width === 0) return
     const values = order.map((curve) => curve.values.map((value) => (value !== null && (!is_log || value > 0) ? value : null)))
     const series = order.map(({ job_id }) => seriesOf(coloured.indexOf(job_id)))
-    const hovered = (at: number | null) => hover.current(at === null ? null : (order[at - 1]?.job_id ?? null))
-    plot.current = new uPlot(options(width, series, is_log, hovered), [metrics.steps, ...values], place.current)
+    const hooks: uPlot.Hooks.Arrays = {
+      // Without the pointer, uPlot reports that no curve is near; keys or another chart may have activated one.
+      setSeries: [(chart, near) => (chart.cursor.left ?? -1) >= 0 && latest.current.activate(near === null ? null : (order[near - 1]?.job_id ?? null))],
+      draw: [(chart) => drawActive(chart, latest.current.at + 1)],
+    }
+    plot.current = new uPlot({ ...options(width, series, is_log), hooks }, [metrics.steps, ...values], place.current)
     return () => {
       plot.current?.destroy()
       plot.current = null
@@ -50,10 +55,7 @@ export default function OverlaidCurves({ metrics, coloured, active, activate, na
     // `colours` changes with the theme, whose colours are read from the style sheet.
     // eslint-disable-next-line react-hooks/exhaustive-deps -- coloured compared by value
   }, [width, metrics, order, coloured.join(), is_log, colours])
-  const at = active === null ? -1 : order.findIndex(({ job_id }) => job_id === active)
-  useEffect(() => {
-    plot.current?.setSeries(at < 0 ? null : at + 1, { focus: at >= 0 }, false)
-  }, [at, width, metrics, order, is_log, colours])
+  useEffect(() => plot.current?.redraw(false), [at])
   const curve = order[at]
   const words = `${metrics.name} of ${many(order.length, 'job')} over ${count(metrics.steps.at(-1) ?? 0)} steps; the table lists the best and the last values`
   return (
@@ -62,7 +64,7 @@ export default function OverlaidCurves({ metrics, coloured, active, activate, na
         {metrics.name}
         <output className="number">{curve ? `${nameOf(curve.job_id)}: last ${curve.last === null ? 'unknown' : measured(curve.last)}, ${measured(curve.low)} to ${measured(curve.high)}` : ''}</output>
       </figcaption>
-      <div ref={place} role="img" aria-label={words} className="plot" />
+      <div ref={place} role="img" aria-label={words} className="plot" onPointerLeave={() => activate(null)} />
     </figure>
   )
 }
@@ -73,7 +75,23 @@ function seriesOf(rank: number): uPlot.Series {
   return { stroke: resolvedColour(colour), width: 2, dash, spanGaps: true, points: { show: false } }
 }
 
-function options(width: number, series: uPlot.Series[], is_log: boolean, hovered: (at: number | null) => void): uPlot.Options {
+/** The active curve, above all others. */
+function drawActive({ ctx, data, valToPos }: uPlot, series: number): void {
+  const values = data[series]
+  if (series === 0 || !values) return
+  ctx.save()
+  ctx.strokeStyle = resolvedColour('var(--ink)')
+  ctx.lineWidth = 3.5 * devicePixelRatio
+  ctx.lineJoin = 'round'
+  ctx.beginPath()
+  values.forEach((value, at) => {
+    if (value != null) ctx.lineTo(valToPos(data[0][at] ?? 0, 'x', true), valToPos(value, 'y', true))
+  })
+  ctx.stroke()
+  ctx.restore()
+}
+
+function options(width: number, series: uPlot.Series[], is_log: boolean): uPlot.Options {
   const axis: uPlot.Axis = {
     stroke: resolvedColour('var(--plot-quiet)'),
     grid: { stroke: resolvedColour('var(--plot-grid)'), width: 1 },
@@ -84,11 +102,11 @@ function options(width: number, series: uPlot.Series[], is_log: boolean, hovered
     width,
     height: HEIGHT,
     legend: { show: false },
-    focus: { alpha: 0.25 },
-    cursor: { y: false, drag: { x: false, y: false }, focus: { prox: NEAR_PX }, points: { show: false } },
+    focus: { alpha: 1 },
+    // Not all jobs have a value at each step.
+    cursor: { y: false, hover: { skip: [null, undefined] }, drag: { x: false, y: false }, focus: { prox: NEAR_PX }, points: { show: false } },
     scales: { x: { time: false }, y: is_log ? { distr: 3 } : {} },
     axes: [{ ...axis, size: 28 }, { ...axis, size: 58, values: (_, ticks) => ticks.map((tick) => (tick === null ? '' : measured(tick))) }],
     series: [{}, ...series],
-    hooks: { setSeries: [(_, at) => hovered(at)] },
   }
 }

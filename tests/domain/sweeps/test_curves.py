@@ -43,3 +43,12 @@ def test_later_attempt_replaces_what_it_repeats() -> None:
     assert curve == [10.0, 11.0, 22.0, 23.0, None, None]
     assert last_value(curve) == 23.0
     assert last_value(grid.curve([])) is None
+
+
+def test_steps_without_any_value_are_left_out() -> None:
+    grid = CurveGrid(start=1, width=10, cells=4)
+
+    steps, curves = grid.curves({"a": [CurveCell(1, 0, 5.0)], "b": [CurveCell(1, 3, 7.0)]})
+
+    assert steps == [10, 40]
+    assert curves == {"a": [5.0, None], "b": [None, 7.0]}

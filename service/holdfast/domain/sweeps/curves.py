@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Final, Self
@@ -70,6 +70,16 @@ class CurveGrid:
     def steps(self) -> list[int]:
         """The last step of each cell."""
         return [self.start + (cell + 1) * self.width - 1 for cell in range(self.cells)]
+
+    def curves(
+        self, cells: Mapping[str, Sequence[CurveCell]]
+    ) -> tuple[list[int], dict[str, list[float | None]]]:
+        """Steps, and the values of each job at them; steps at which no job has a value are left out."""
+        drawn = {job_id: self.curve(found) for job_id, found in cells.items()}
+        used = sorted({each.cell for found in cells.values() for each in found})
+        steps = self.steps
+        values = {job_id: [curve[cell] for cell in used] for job_id, curve in drawn.items()}
+        return [steps[cell] for cell in used], values
 
     def curve(self, cells: Iterable[CurveCell]) -> list[float | None]:
         """The values of one job, None where it has none.

@@ -114,11 +114,11 @@ def list_sweep_metrics(
     extents = services.series.extents(ids, name) if name else {}
     grid = CurveGrid.over(extents, points)
     cells = services.series.curves(list(extents), name, grid) if name else {}
-    curves = {job_id: grid.curve(found) for job_id, found in cells.items()}
+    steps, curves = grid.curves(cells)
     return SweepMetricsOut(
         names=names,
         name=name,
-        steps=grid.steps,
+        steps=steps,
         curves=[
             SweepCurveOut(
                 job_id=job_id,
