@@ -62,7 +62,7 @@ export function metricAxis(name: string, jobs: Compared[], is_higher_better: boo
   }
 }
 
-const HIGHER = /acc|score|f1|bleu|rouge|reward|return|auc|recall|precision|iou|mfu|_per_s|throughput/i
+const HIGHER = /acc|score|f1|bleu|reward|return|auc|recall|precision|iou|mfu|_per_s|throughput/i
 
 /** Whether higher values of a metric are better, by its name, where the sweep does not say it. */
 export const guessHigher = (name: string): boolean => HIGHER.test(name)

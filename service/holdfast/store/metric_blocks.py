@@ -15,7 +15,7 @@ from typing import Any, Final, TypeAlias
 from sqlalchemy import Connection, TextClause, text
 
 from holdfast.domain.metric_series import MAX_VALUE, SeriesSegment, point_segment
-from holdfast.domain.sweeps.curves import CurveGrid
+from holdfast.domain.sweeps.curves import CurveCell, CurveGrid, SeriesExtent
 from holdfast.store.tables.metrics import MAX_NAME_CHARS
 
 BLOCK: Final = 64
@@ -53,13 +53,15 @@ def read_blocks(
 
 def read_extents(
     connection: Connection, name: str, blocks: Sequence[Range], single: Sequence[Range]
-) -> Iterator[tuple[str, float, float, int, int]]:
-    """Read a series of several jobs: job, lowest and highest value, first and last step, for each kind of reports.
+) -> Iterator[tuple[str, SeriesExtent]]:
+    """Read the range of a series of several jobs, once for blocks and once for single reports.
 
     Jobs without finite values are omitted.
     """
-    yield from _rows(connection, _BLOCK_EXTENTS, _block_numbers(blocks), name=name)
-    yield from _rows(connection, _POINT_EXTENTS, single, name=name, huge=MAX_VALUE)
+    rows = _rows(connection, _BLOCK_EXTENTS, _block_numbers(blocks), name=name)
+    rows += _rows(connection, _POINT_EXTENTS, single, name=name, huge=MAX_VALUE)
+    for job_id, *fields in rows:
+        yield job_id, SeriesExtent(*fields)
 
 
 def read_cells(
@@ -68,14 +70,16 @@ def read_cells(
     grid: CurveGrid,
     blocks: Sequence[Range],
     single: Sequence[tuple[str, int, int, int, int]],
-) -> Iterator[tuple[str, int, int, float]]:
-    """Read means over the cells of a grid: job, attempt, number of the cell, mean.
+) -> Iterator[tuple[str, CurveCell]]:
+    """Read the means of several jobs over the cells of a grid.
 
     The last value of `single` is the distance of the reports that are read.
     """
-    cells = {"name": name, "start": grid.start, "width": grid.width}
-    yield from _rows(connection, _BLOCK_CELLS, _block_numbers(blocks), **cells)
-    yield from _rows(connection, _POINT_CELLS, single, huge=MAX_VALUE, **cells)
+    asked: dict[str, str | float] = {"name": name, "start": grid.start, "width": grid.width}
+    rows = _rows(connection, _BLOCK_CELLS, _block_numbers(blocks), **asked)
+    rows += _rows(connection, _POINT_CELLS, single, huge=MAX_VALUE, **asked)
+    for job_id, *fields in rows:
+        yield job_id, CurveCell(*fields)
 
 
 def compute_blocks(connection: Connection, ranges: Sequence[Range]) -> str:

@@ -133,8 +133,7 @@ class MetricSeries:
         with reading(self._engine) as connection:
             marks = _progress_of(connection, job_ids)
             ranges = [mark.block_range for mark in marks], [mark.remaining for mark in marks]
-            for job_id, *fields in block_queries.read_extents(connection, name, *ranges):
-                one = SeriesExtent(*fields)
+            for job_id, one in block_queries.read_extents(connection, name, *ranges):
                 found[job_id] = found[job_id].merged(one) if job_id in found else one
         return found
 
@@ -159,8 +158,8 @@ class MetricSeries:
                 )
                 for mark in marks
             ]
-            for job_id, *fields in block_queries.read_cells(connection, name, grid, blocks, single):
-                found.setdefault(job_id, []).append(CurveCell(*fields))
+            for job_id, cell in block_queries.read_cells(connection, name, grid, blocks, single):
+                found.setdefault(job_id, []).append(cell)
         return found
 
     def segments(
