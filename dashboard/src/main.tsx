@@ -31,7 +31,7 @@ const ELEMENTS: Record<PagePath, ReactNode> = {
   '/': <FleetPage />,
   '/jobs/:id': <JobPage />,
   '/sweeps': <Fetched><SweepsPage /></Fetched>,
-  '/sweeps/:id': <Fetched><SweepPage /></Fetched>,
+  '/sweeps/:sweep_id': <Fetched><SweepPage /></Fetched>,
   '/queue': <Fetched><QueuePage /></Fetched>,
   '/preemptions': <Fetched><PreemptionsPage /></Fetched>,
   '/prices': <Fetched><PricesPage /></Fetched>,

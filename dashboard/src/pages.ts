@@ -12,7 +12,7 @@ export const PAGES = [
   { path: '/', title: 'Fleet', key: 'f' },
   { path: '/jobs/:id', title: null, key: null },
   { path: '/sweeps', title: 'Sweeps', key: 'w' },
-  { path: '/sweeps/:id', title: null, key: null },
+  { path: '/sweeps/:sweep_id', title: null, key: null },
   { path: '/queue', title: 'Queue', key: 'q' },
   { path: '/preemptions', title: 'Preemptions', key: 'p' },
   { path: '/prices', title: 'Prices', key: 'c' },

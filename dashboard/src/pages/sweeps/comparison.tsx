@@ -21,7 +21,7 @@ const NO_CURVES: SweepMetrics['curves'] = []
 const OverlaidCurves = lazyComponent(() => import('../../charts/overlaid-curves'))
 
 export default function SweepPage() {
-  const { id = '' } = useParams()
+  const { sweep_id: id = '' } = useParams()
   const query = useSweep(id)
   if (query.data) return <Shown key={query.data.id} sweep={query.data} />
   if (query.isPending && !query.error) return <div className="skeleton tall" role="status"><span className="visually-hidden">Loading</span></div>

@@ -1,4 +1,4 @@
-"""One metric of several jobs on common steps, so that its curves can be laid over each other. Pure."""
+"""One metric of several jobs on common steps, to lay its curves over each other. Pure."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ def list_sweep_metrics(
         ),
     ] = 300,
 ) -> SweepMetricsOut:
-    """Return one metric of all jobs of a sweep, on common steps; without `name`, list the metrics."""
+    """Return one metric of all jobs on common steps; without `name`, list the metrics."""
     sweep = _allowed(services, caller, sweep_id, Action.SEE)
     ids = services.journal.sweeps.job_ids(sweep.id)
     names = services.series.names_of_some(ids)
