@@ -24,7 +24,7 @@ export default function QueuePage() {
       <h1>Queue</h1>
       <Panel title="Waiting jobs" query={queue} height="tall" aside={<small>{queue.data && waitingText(queue.data)}</small>}
         empty={({ total }) => (total === 0 ? <p>No job waits for room in a quota.</p> : null)}>
-        {({ jobs }) => <Table name="waiting" caption="Waiting jobs, in the order of admission" columns={waitingColumns(jobs, canOf)} rows={jobs} keyOf={({ job_id }) => job_id} searchable />}
+        {({ jobs }) => <Table name="waiting" caption="Waiting jobs, in the order of admission" columns={waitingColumns(jobs, projects.data && canOf)} rows={jobs} keyOf={({ job_id }) => job_id} searchable />}
       </Panel>
       <Panel title="Quotas" query={quotas} height="short" empty={(all) => (all.length === 0 ? <NoQuotas /> : null)}>
         {(all) => <Table name="quotas" caption="Quotas, and what is held of them" columns={QUOTAS} rows={all} keyOf={({ scope, name }) => `${scope}/${name}`} />}
@@ -52,7 +52,7 @@ function NoQuotas() {
   )
 }
 
-function waitingColumns(jobs: QueuePosition[], canOf: (project: string) => Can | undefined): Column<QueuePosition>[] {
+function waitingColumns(jobs: QueuePosition[], canOf: ((project: string) => Can | undefined) | undefined): Column<QueuePosition>[] {
   const names = new Map(jobs.map(({ job_id, name }) => [job_id, name]))
   return [
     { name: 'position', title: '#', numeric: true, by: 'place in the order of admission, over all projects', value: (job) => job.position, cell: (job) => count(job.position) },
@@ -67,7 +67,8 @@ function waitingColumns(jobs: QueuePosition[], canOf: (project: string) => Can |
     { name: 'usd_per_hour', title: 'Per hour', numeric: true, by: 'price of its nodes at the submission', value: (job) => job.micros_per_hour / 1e6, cell: (job) => <Money micros={job.micros_per_hour} by="per hour, at the submission" /> },
     {
       name: ACTIONS, title: 'Actions', value: () => null,
-      cell: (job) => (
+      // Until the projects are known, the action waits instead of giving a wrong reason.
+      cell: (job) => !canOf ? <button type="button" disabled>Priority</button> : (
         <Action title="Priority" asks={`Priority of ${job.name || job.job_id}`} confirm="Change priority" can={canOf(job.project)} act={(form) => send('PATCH', `/v1/jobs/${job.job_id}/priority`, { priority: Number(form.get('priority')) })}>
           <Field name="priority" label="Priority" type="number" value={job.priority} required hint="-100 to 100. Higher ones are admitted first." />
         </Action>

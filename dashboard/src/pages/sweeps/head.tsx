@@ -54,17 +54,19 @@ export function SweepHead({ sweep, best, metric, soft }: HeadProps) {
 }
 
 function SweepActions({ sweep }: { sweep: SweepDetail }) {
-  const can = useProjects().data?.find(({ name }) => name === sweep.project)?.can?.steer
+  const projects = useProjects().data
+  // Until the projects are known, the action waits instead of giving a wrong reason.
+  const can = projects?.find(({ name }) => name === sweep.project)?.can?.steer
   const target = { selection: { selector: `sweep=${sweep.id}` } }
   return (
     <div className="row actions">
       <SelectionActions title="Pause" asks="Pause the jobs of this sweep" target={target} actions={['pause']} />
       <SelectionActions title="Resume" asks="Resume the jobs of this sweep" target={target} actions={['resume']} />
-      <Action title="Limits" asks={`Limits of ${sweep.name}`} confirm="Change limits" can={can} act={(form) => send('PATCH', `/v1/sweeps/${sweep.id}`, limitsOf(form))}>
+      {!projects ? <button type="button" disabled>Limits</button> : <Action title="Limits" asks={`Limits of ${sweep.name}`} confirm="Change limits" can={can} act={(form) => send('PATCH', `/v1/sweeps/${sweep.id}`, limitsOf(form))}>
         <p>Jobs that the budget has paused wait for a resume.</p>
         <Field name="max_cost_usd" label="Maximum cost of all jobs (USD)" value={sweep.max_cost_usd} hint="Empty: no maximum." />
         <Field name="parallel" label="Jobs at once" value={sweep.parallel} hint="Empty: all." />
-      </Action>
+      </Action>}
       <SelectionActions title="Cancel" asks="Cancel the jobs of this sweep" target={target} actions={['cancel']} />
     </div>
   )
