@@ -17,6 +17,9 @@ import './style/charts.css'
 /** Pages of which the code is fetched on the first visit. */
 const PreemptionsPage = lazyComponent(() => import('./pages/preemptions'))
 const PricesPage = lazyComponent(() => import('./pages/prices'))
+const QueuePage = lazyComponent(() => import('./pages/queue'))
+const SweepPage = lazyComponent(() => import('./pages/sweeps/comparison'))
+const SweepsPage = lazyComponent(() => import('./pages/sweeps'))
 const SubmitPage = lazyComponent(() => import('./pages/submit'))
 const TeamPage = lazyComponent(() => import('./pages/team'))
 
@@ -27,6 +30,9 @@ const Fetched = ({ children }: { children: ReactNode }) => (
 const ELEMENTS: Record<PagePath, ReactNode> = {
   '/': <FleetPage />,
   '/jobs/:id': <JobPage />,
+  '/sweeps': <Fetched><SweepsPage /></Fetched>,
+  '/sweeps/:sweep_id': <Fetched><SweepPage /></Fetched>,
+  '/queue': <Fetched><QueuePage /></Fetched>,
   '/preemptions': <Fetched><PreemptionsPage /></Fetched>,
   '/prices': <Fetched><PricesPage /></Fetched>,
   '/submit': <Fetched><SubmitPage /></Fetched>,

@@ -11,6 +11,9 @@ interface Page {
 export const PAGES = [
   { path: '/', title: 'Fleet', key: 'f' },
   { path: '/jobs/:id', title: null, key: null },
+  { path: '/sweeps', title: 'Sweeps', key: 'w' },
+  { path: '/sweeps/:sweep_id', title: null, key: null },
+  { path: '/queue', title: 'Queue', key: 'q' },
   { path: '/preemptions', title: 'Preemptions', key: 'p' },
   { path: '/prices', title: 'Prices', key: 'c' },
   { path: '/submit', title: 'Submit', key: 's' },

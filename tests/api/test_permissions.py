@@ -36,6 +36,9 @@ open              GET /docs/{name}
 open              GET /
 open              GET /jobs/{job_id}
 open              GET /preemptions
+open              GET /queue
+open              GET /sweeps
+open              GET /sweeps/{sweep_id}
 open              GET /prices
 open              GET /submit
 open              GET /team
@@ -80,6 +83,7 @@ address           POST /v1/jobs/{job_id}/nudge/{secret}
 ++++++++ ++++++++ GET /v1/jobs
 ++++++++ ++++++++ GET /v1/sweeps
 ++++++++ ++++++++ GET /v1/sweeps/{sweep_id}
+++++++++ ++++++++ GET /v1/sweeps/{sweep_id}/metrics
 ++++++++ ++++++++ GET /v1/stream
 ++++++++ ++++++++ GET /v1/costs
 ++++++++ ++++++++ GET /v1/preemptions

@@ -48,7 +48,7 @@ def test_job_waits_until_another_one_has_ended(world: SimulatedService) -> None:
     shown, story = world.job(second), world.http.get(f"/v1/jobs/{second}/story").json()
     held = world.http.get("/v1/quotas").json()[0]
 
-    assert waiting["job_id"] == second
+    assert (waiting["job_id"], waiting["name"]) == (second, "tiny")
     assert waiting["reason"] == (
         "waits for 2 nodes of the quota of the service, of which 2 nodes of 2 nodes are held"
     )
@@ -60,6 +60,23 @@ def test_job_waits_until_another_one_has_ended(world: SimulatedService) -> None:
     kinds = [item["kind"] for item in world.http.get(f"/v1/jobs/{second}/events").json()]
     assert kinds[:3] == ["Submitted", "Admitted", "LaunchRequested"]
     assert queue(world) == []
+
+
+def test_queue_counts_what_its_users_hold(world: SimulatedService) -> None:
+    put(world, nodes=2)
+    first = world.submit()["id"]
+    world.until(first, "training")
+    for _ in range(2):
+        world.submit()
+
+    found = world.http.get("/v1/queue", params={"limit": 1}).json()
+    last = queue(world)[1]
+
+    assert (len(found["jobs"]), found["total"]) == (1, 2)
+    assert last["reason"] == f"{last['shortage']}; behind {found['jobs'][0]['job_id']}"
+    [usage] = found["usage"]
+    assert usage.pop("gpu_hours") >= 0
+    assert usage == {"owner": "", "held_jobs": 1, "held_nodes": 2, "held_gpus": 0, "waiting": 2}
 
 
 def test_recovering_job_keeps_its_share(world: SimulatedService) -> None:

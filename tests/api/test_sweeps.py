@@ -212,11 +212,12 @@ def test_sweeps_and_actions_need_a_role_in_the_project(
 
     with principals.person(who) as caller:
         statuses = caller.get(path).status_code, caller.patch(path, json={}).status_code
+        measured = caller.get(f"{path}/metrics").status_code
         listed = [one["id"] for one in caller.get("/v1/sweeps").json()]
         acted = caller.post("/v1/jobs/actions", json=act)
         again = caller.post("/v1/sweeps", json=body).status_code
 
-    assert statuses == (shown, changed)
+    assert (*statuses, measured) == (shown, changed, shown)
     assert listed == ([made["id"]] if shown == 200 else [])
     assert acted.json()["jobs"][0]["result"] == result
     assert again == {200: 201}.get(changed, changed)
@@ -244,6 +245,43 @@ def test_jobs_worse_than_the_median_are_cancelled(world: SimulatedService) -> No
 
     detail = world.until(last, "cancelled")["detail"]
     assert detail.startswith("stopped early: its best loss by step")
+    early = [trial["is_stopped_early"] for trial in show(world, made)["trials"]]
+    assert early == [False, False, False, True]
+
+
+@ON_SQLITE
+def test_metric_of_all_jobs_is_returned_on_common_steps(world: SimulatedService) -> None:
+    made = submit(world, params={"seed": ["1..2"]}, stop={"metric": "loss"})
+    first, second = (trial["job_id"] for trial in made["trials"])
+    path = f"/v1/sweeps/{made['id']}/metrics"
+    world.until(first, "training")
+    world.pass_time(25)
+    world.take_node(first, notice_s=None, then_s=2)
+    world.until(first, "succeeded")
+    world.until(second, "succeeded")
+
+    found = world.http.get(path, params={"name": "loss", "points": 1000}).json()
+
+    assert "loss" in found["names"]
+    assert [curve["job_id"] for curve in found["curves"]] == sorted([first, second])
+    for curve in found["curves"]:
+        series = world.http.get(f"/v1/jobs/{curve['job_id']}/series?name=loss&points=5000").json()
+        kept = {b["last_step"]: b["mean"] for b in series["series"][0]["buckets"] if not b["lost"]}
+        drawn = {
+            s: v for s, v in zip(found["steps"], curve["values"], strict=True) if v is not None
+        }
+        assert drawn == pytest.approx(kept)
+        assert curve["last"] == pytest.approx(kept[max(kept)])
+    best = {trial["job_id"]: trial["best"] for trial in show(world, made)["trials"]}
+    assert best == {curve["job_id"]: curve["low"] for curve in found["curves"]}
+    few = world.http.get(path, params={"name": "loss", "points": 5}).json()
+    assert len(few["steps"]) == 5
+    assert world.http.get(path).json() | {"names": []} == {
+        "names": [], "name": None, "steps": [], "curves": []
+    }  # fmt: skip
+    assert world.http.get(path, params={"name": "other"}).json()["curves"] == []
+    assert world.job(first)["sweep"] == made["id"]
+    assert world.submit()["sweep"] is None
 
 
 class WorseSeries(MetricSeries):

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from holdfast.domain.metric_series import Axis, Bucket, to_buckets
+from holdfast.domain.sweeps.curves import CurveGrid
 from holdfast.store.journal import Journal
 from holdfast.store.metric_blocks import BLOCK
 from holdfast.store.metrics import MAX_RAW_REPORTS, MetricSeries, SeriesInfo
@@ -240,3 +241,46 @@ def test_point_times_have_millisecond_precision(engine: Engine, journal: Journal
     [piece] = MetricSeries(engine).segments(JOB, "loss", {})
 
     assert piece.first_ms == round(at(0).timestamp() * 1000) + 123
+
+
+@pytest.mark.parametrize("rolled_up", [False, True])
+def test_curves_of_jobs_are_means_over_common_steps(
+    engine: Engine, journal: Journal, *, rolled_up: bool
+) -> None:
+    start_training(journal)
+    ingest_points(journal, 4 * BLOCK + 2)
+    journal.submit("job-2", submitted())
+    series = MetricSeries(engine)
+    if rolled_up:
+        series.roll_up(100)
+
+    extents = series.extents([JOB, "job-2"], "loss")
+    grid = CurveGrid.over(extents, 4)
+    curves = series.curves(list(extents), "loss", grid)
+
+    values = [math.sin(n) for n in range(1, 4 * BLOCK + 3)]
+    assert extents.keys() == curves.keys() == {JOB}
+    assert (extents[JOB].first_step, extents[JOB].last_step) == (1, 4 * BLOCK + 2)
+    assert (extents[JOB].low, extents[JOB].high) == pytest.approx((min(values), max(values)))
+    assert grid.cells == 4
+    drawn_values = grid.curve(curves[JOB])
+    # Every fourth report or so is read, or blocks whose middle decides on their cell.
+    for cell, value in enumerate(drawn_values):
+        whole = values[cell * grid.width : (cell + 1) * grid.width]
+        assert value == pytest.approx(sum(whole) / len(whole), abs=0.5)
+    assert series.names_of_some([JOB, "job-2"]) == ["loss"]
+    assert series.extents([JOB], "other") == {}
+    assert series.curves([], "other", CurveGrid.over({}, 4)) == {}
+
+
+def test_values_that_are_not_finite_are_in_no_curve(engine: Engine, journal: Journal) -> None:
+    start_training(journal)
+    values = [2.0, None, 1e300, 4.0]
+    journal.ingest(JOB, 1, [point_report(n, n, loss=value) for n, value in enumerate(values, 1)])
+    series = MetricSeries(engine)
+
+    extents = series.extents([JOB], "loss")
+    grid = CurveGrid.over(extents, 10)
+
+    assert (extents[JOB].low, extents[JOB].high) == (2.0, 4.0)
+    assert grid.curve(series.curves([JOB], "loss", grid)[JOB]) == [2.0, None, None, 4.0]

@@ -41,6 +41,34 @@ def test_selected_jobs_are_cancelled_after_a_preview(
     assert world.job(dev)["state"] not in {"stopping", "cancelled"}
 
 
+def test_checked_jobs_are_paused_and_no_others(
+    world: SimulatedService, url: str, page: Page
+) -> None:
+    ids = {name: submit(world, name, "{team: nlp}") for name in ("alpha", "beta", "gamma")}
+    for job_id in ids.values():
+        world.until(job_id, "training")
+    page.goto(url)
+    active = page.get_by_role("region", name="Active jobs", exact=True)
+    active.get_by_label("Select all of Active jobs").check()
+    expect(page.get_by_role("button", name="Act on 3 selected jobs")).to_be_visible()
+
+    active.get_by_label("Select all of Active jobs").focus()
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Space")
+    page.get_by_role("button", name="Act on 2 selected jobs").click()
+    dialog = page.get_by_role("dialog", name="Act on 2 selected jobs")
+    dialog.get_by_label("Action", exact=True).select_option("pause")
+    dialog.get_by_role("button", name="Pause 2 jobs").click()
+
+    done = page.get_by_role("dialog", name="Pause: results")
+    expect(done.get_by_role("status")).to_have_text("2 jobs done, 0 unchanged, 0 refused.")
+    states = [world.job(job_id)["state"] for job_id in ids.values()]
+    assert sorted(state in {"pausing", "paused"} for state in states) == [False, True, True]
+    page.get_by_role("button", name="Close").click()
+    page.get_by_role("button", name="Clear").click()
+    expect(page.get_by_role("button", name="Act on the selection")).to_be_visible()
+
+
 def test_malformed_selector_shows_the_reason(world: SimulatedService, url: str, page: Page) -> None:
     submit(world, "alpha", "{team: nlp}")
     page.goto(f"{url}/?selector=a%3E3")

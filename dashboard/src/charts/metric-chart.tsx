@@ -9,6 +9,7 @@ import { MARKS } from '../phases'
 import { lineStyle } from './attempt-colours'
 import type { Columns, StepMark } from './series'
 import { LEAST_PULL } from './frame'
+import { resolvedColour } from './resolved-colour'
 import { useWidth } from './width'
 
 const HEIGHT = 200
@@ -118,20 +119,11 @@ function pulled(plot: uPlot, zoom: MetricChartProps['zoom']): void {
   zoom([plot.posToVal(left, 'x'), plot.posToVal(left + width, 'x')])
 }
 
-const token = (name: string): string => resolved(`var(${name})`)
-
-/** A CSS colour in the current theme. A canvas resolves neither variables nor light-dark(). */
-function resolved(css: string): string {
-  const sample = document.body.appendChild(document.createElement('i'))
-  sample.style.color = css
-  const colour = getComputedStyle(sample).color
-  sample.remove()
-  return colour
-}
+const token = (name: string): string => resolvedColour(`var(${name})`)
 
 function seriesOf(one: Columns['series'][number], newest: number, ground: string): uPlot.Series {
   const { colour, dash } = lineStyle(one.attempt, newest)
-  const stroke = resolved(colour)
+  const stroke = resolvedColour(colour)
   return {
     label: `attempt ${one.attempt}`,
     stroke,

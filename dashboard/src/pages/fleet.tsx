@@ -10,7 +10,7 @@ import { count, duration, exactMoney, many, measured, money, share } from '../fo
 import { Badge, Placement, Progress } from '../ui/badge'
 import { Absent, Money, Saved, Tile } from '../ui/number'
 import { Loaded, Panel, Section } from '../ui/panel'
-import { Table, type Column } from '../ui/table'
+import { Table, type Column, type RowChoice } from '../ui/table'
 import { Ago } from '../ui/time'
 import { LIVE_STATES, ENDED_STATES } from '../phases'
 import { CostPanel } from './fleet-costs'
@@ -22,6 +22,8 @@ import { SelectionActions } from './selection'
 const SPANS = ['7d', '30d', '90d', '365d']
 /** Delay between typing and filtering. A lower value sends a request per letter; a higher value delays the result. */
 const TYPING_MS = 250
+/** Jobs of one action, as in the API. */
+const MOST_CHOSEN = 1_000
 
 export function useSpan(): string {
   const [params] = useSearchParams()
@@ -61,6 +63,7 @@ export function FleetPage() {
   const none = (text: string) => <p>{filter.tags.length > 0 ? 'No job has all of these tags.' : is_filtered ? 'No job matches.' : text}</p>
   const state = LIVE_STATES.find((one) => one === params.get('state'))
   const listed = useJobs({ statuses: state ? [state] : LIVE_STATES, ...filter })
+  const { choice, chosen, clear } = useChoice([...(listed.data?.jobs ?? []), ...(over.data?.jobs ?? [])])
   return (
     <>
       <title>Fleet · Holdfast</title>
@@ -72,20 +75,33 @@ export function FleetPage() {
         <>
           <Totals live={live.data ?? null} costs={costs} since={since} />
           <NeedsYou jobs={jobs} />
-          <div className="row"><Filter /><SelectionActions selection={selectionOf(params)} /></div>
+          <div className="row"><Filter />{chosen.length > 0 ? (
+            <span className="row">
+              <SelectionActions title={`Act on ${many(chosen.length, 'selected job')}`} asks={`Act on ${many(chosen.length, 'selected job')}`} target={{ job_ids: chosen }} />
+              <button type="button" className="quiet" onClick={clear}>Clear</button>
+            </span>
+          ) : <SelectionActions title="Act on the selection" asks="Act on the jobs of the filter" target={{ selection: selectionOf(params) }} />}</div>
           <Panel title="Active" query={listed} height="tall" aside={<div className="row"><StateFilter state={state ?? ''} /><small>{listSize(listed)}</small></div>}
             empty={({ total }) => (total === 0 ? (state ? <p>No job is {state}.</p> : none('No active jobs. Submit one with holdfast submit job.yaml.')) : null)}>
-            {({ jobs }) => <Table name="active" caption="Active jobs" columns={RUNNING} rows={jobs} keyOf={(job) => job.id} foot={<More jobs={listed} />} />}
+            {({ jobs }) => <Table name="active" caption="Active jobs" columns={RUNNING} rows={jobs} keyOf={(job) => job.id} choice={choice} foot={<More jobs={listed} />} />}
           </Panel>
           <CostPanel costs={costs} since={since} />
           <Panel title="Ended" query={over} height="middle" aside={<small>{listSize(over)}</small>}
             empty={({ total }) => (total === 0 ? none('No ended jobs yet.') : null)}>
-            {({ jobs }) => <Table name="ended" caption="Ended jobs" columns={ENDED} rows={jobs} keyOf={(job) => job.id} foot={<More jobs={over} />} />}
+            {({ jobs }) => <Table name="ended" caption="Ended jobs" columns={ENDED} rows={jobs} keyOf={(job) => job.id} choice={choice} foot={<More jobs={over} />} />}
           </Panel>
         </>
       )}
     </>
   )
+}
+
+/** Jobs chosen with checkboxes, of those in the lists: an action applies only to jobs that are seen. */
+function useChoice(jobs: Job[]): { choice: RowChoice<Job>; chosen: string[]; clear: () => void } {
+  const [marked, setMarked] = useState<ReadonlySet<string>>(new Set())
+  const chosen = [...new Set(jobs.map(({ id }) => id))].filter((id) => marked.has(id)).slice(0, MOST_CHOSEN)
+  const choose = (ids: string[], is_chosen: boolean) => setMarked(new Set(is_chosen ? [...chosen, ...ids] : chosen.filter((id) => !ids.includes(id))))
+  return { choice: { chosen: new Set(chosen), choose, nameOf: (job) => job.name }, chosen, clear: () => setMarked(new Set()) }
 }
 
 function listSize({ data }: Jobs): string {

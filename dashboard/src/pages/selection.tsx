@@ -1,4 +1,4 @@
-// A dialog that acts on the jobs that the filter selects: a preview, then one result for each job.
+// A dialog that acts on the jobs of a filter or on chosen ones: a preview, then one result for each job.
 
 import { useMutation, useQuery, useQueryClient } from '@tanstack/react-query'
 import { useId, useRef, useState, type FormEvent } from 'react'
@@ -18,15 +18,33 @@ const NAMES = Object.keys(TITLES) as ActionName[]
 /** Jobs of one request. A lower value sends more requests; with a higher value a request may time out. */
 const AT_ONCE = 100
 
-export function SelectionActions({ selection }: { selection: JobSelection }) {
+/** The jobs of an action: those of a filter, or chosen ones. */
+export interface Target {
+  selection?: JobSelection
+  job_ids?: string[]
+}
+
+interface SelectionProps {
+  /** Label of the button. */
+  title: string
+  /** Title of the dialog. */
+  asks: string
+  target: Target
+  /** Possible actions; all by default. */
+  actions?: ActionName[]
+}
+
+export function SelectionActions({ title, asks, target, actions = NAMES }: SelectionProps) {
   const dialog = useRef<HTMLDialogElement>(null)
-  const [is_open, setOpen] = useState(false)
+  const [opened, setOpened] = useState<Target | null>(null)
   const id = useId()
+  const is_danger = actions.length === 1 && actions[0] === 'cancel'
   return (
     <>
-      <button type="button" onClick={() => { setOpen(true); dialog.current?.showModal() }}>Act on the selection</button>
-      <dialog ref={dialog} className="wide" aria-labelledby={id} onClose={() => setOpen(false)}>
-        {is_open && <SelectionForm titleId={id} selection={selection} close={() => dialog.current?.close()} />}
+      <button type="button" className={is_danger ? 'danger' : ''} onClick={() => { setOpened(target); dialog.current?.showModal() }}>{title}</button>
+      <dialog ref={dialog} className="wide" aria-labelledby={id} onClose={() => setOpened(null)}>
+        {/* The jobs are those at the opening: the rows behind the dialog may change. */}
+        {opened && <SelectionForm titleId={id} asks={asks} target={opened} actions={actions} close={() => dialog.current?.close()} />}
       </dialog>
     </>
   )
@@ -34,19 +52,21 @@ export function SelectionActions({ selection }: { selection: JobSelection }) {
 
 interface FormProps {
   titleId: string
-  selection: JobSelection
+  asks: string
+  target: Target
+  actions: ActionName[]
   close: () => void
 }
 
-function SelectionForm({ titleId, selection, close }: FormProps) {
+function SelectionForm({ titleId, asks, target, actions, close }: FormProps) {
   const client = useQueryClient()
-  const [action, setAction] = useState<ActionName>('cancel')
+  const [action, setAction] = useState<ActionName>(actions[0] ?? 'cancel')
   const [reason, setReason] = useState('')
   const [typed, setTyped] = useState('')
   const tags = action === 'label' ? tagChanges(typed) : {}
-  const body = { action, selection, tags, ...(reason && { reason }) }
+  const body = { action, ...target, tags, ...(reason && { reason }) }
   const preview = useQuery({
-    queryKey: ['selection', action, selection, tags],
+    queryKey: ['selection', action, target, tags],
     queryFn: () => transfer<JobActions>('POST', '/v1/jobs/actions', { ...body, dry_run: true }),
     enabled: tags !== null,
     gcTime: 0,
@@ -73,14 +93,16 @@ function SelectionForm({ titleId, selection, close }: FormProps) {
   if (mutation.data) return <Results titleId={titleId} action={action} jobs={mutation.data} close={close} />
   return (
     <form onSubmit={submit}>
-      <h2 id={titleId}>Act on the jobs of the filter</h2>
-      <Labelled label="Action">
-        {(named) => (
-          <select {...named} value={action} onChange={(event) => setAction(event.target.value as ActionName)}>
-            {NAMES.map((name) => <option key={name} value={name}>{TITLES[name]}</option>)}
-          </select>
-        )}
-      </Labelled>
+      <h2 id={titleId}>{asks}</h2>
+      {actions.length > 1 && (
+        <Labelled label="Action">
+          {(named) => (
+            <select {...named} value={action} onChange={(event) => setAction(event.target.value as ActionName)}>
+              {actions.map((name) => <option key={name} value={name}>{TITLES[name]}</option>)}
+            </select>
+          )}
+        </Labelled>
+      )}
       {action === 'label' ? (
         <Labelled label="Tags" hint="name=value sets a tag, name- removes it; separated by commas" flaw={typed && tags === null ? 'write name=value, or name-' : undefined}>
           {(named) => <input {...named} value={typed} maxLength={2000} autoComplete="off" onChange={(event) => setTyped(event.target.value)} />}
@@ -91,7 +113,7 @@ function SelectionForm({ titleId, selection, close }: FormProps) {
         </Labelled>
       )}
       {tags !== null && (
-        <Loaded query={preview} height="short" empty={(found) => (found?.jobs.length ? null : <p>No job matches the filter.</p>)}>
+        <Loaded query={preview} height="short" empty={(found) => (found?.jobs.length ? null : <p>No job matches.</p>)}>
           {(found) => found && <>
             <p role="status">{`${many(found.done, 'job')} would change, ${count(found.unchanged)} would not, ${count(found.refused)} would be refused.`}</p>
             <ResultTable jobs={found.jobs} is_preview />

@@ -15,6 +15,15 @@ export interface Column<Row> {
   value: (row: Row) => string | number | null
 }
 
+/** Rows that are chosen with checkboxes. */
+export interface RowChoice<Row> {
+  chosen: ReadonlySet<string>
+  /** Adds or removes rows, by their keys. */
+  choose: (keys: string[], is_chosen: boolean) => void
+  /** Name of a row, for its checkbox. */
+  nameOf: (row: Row) => string
+}
+
 interface TableProps<Row> {
   /** Prefix of its parameters in the address, and name of the CSV file. */
   name: string
@@ -26,6 +35,7 @@ interface TableProps<Row> {
   isLast?: (row: Row) => boolean
   /** Whether the table has a filter field. */
   searchable?: boolean
+  choice?: RowChoice<Row>
   /** Content below the rows, such as a button that loads more. */
   foot?: ReactNode
 }
@@ -39,7 +49,7 @@ const ROW_PX = 32
 const BOX_PX = 20 * ROW_PX
 const BEYOND = 8
 
-export function Table<Row>({ name, caption, columns, rows, keyOf, isLast, searchable, foot }: TableProps<Row>) {
+export function Table<Row>({ name, caption, columns, rows, keyOf, isLast, searchable, choice, foot }: TableProps<Row>) {
   const [params, setParams] = useSearchParams()
   const sort = params.get(`${name}.sort`) ?? ''
   const find = params.get(`${name}.find`) ?? ''
@@ -80,6 +90,7 @@ export function Table<Row>({ name, caption, columns, rows, keyOf, isLast, search
           <caption className="visually-hidden">{caption}</caption>
           <thead>
             <tr>
+              {choice && <ChooseAll caption={caption} choice={choice} keys={shown.map(keyOf)} />}
               {columns.map((column) => (
                 <Heading key={column.name} column={column} sort={sort} put={(value) => put('sort', value)} />
               ))}
@@ -89,6 +100,12 @@ export function Table<Row>({ name, caption, columns, rows, keyOf, isLast, search
             <Gap rows={begin} />
             {shown.slice(begin, end).map((row, at) => (
               <tr key={keyOf(row)} {...(is_long && { 'aria-rowindex': begin + at + 2 })}>
+                {choice && (
+                  <td className="choice">
+                    {/* Reached with the arrow keys from the checkbox of the heading: a table has hundreds. */}
+                    <label><input type="checkbox" tabIndex={-1} aria-label={`Select ${choice.nameOf(row)}`} checked={choice.chosen.has(keyOf(row))} onChange={(event) => choice.choose([keyOf(row)], event.target.checked)} /></label>
+                  </td>
+                )}
                 {columns.map((column) => (
                   <td key={column.name} className={column.numeric ? 'number' : ''}>
                     {column.cell(row)}
@@ -109,6 +126,18 @@ export function Table<Row>({ name, caption, columns, rows, keyOf, isLast, search
 /** Space of the rows that are not rendered. */
 const Gap = ({ rows }: { rows: number }) => (rows > 0 ? <tr aria-hidden="true" className="gap-row" style={{ height: rows * ROW_PX }} /> : null)
 
+function ChooseAll<Row>({ caption, choice, keys }: { caption: string; choice: RowChoice<Row>; keys: string[] }) {
+  const chosen = keys.filter((key) => choice.chosen.has(key)).length
+  const is_some = chosen > 0 && chosen < keys.length
+  return (
+    <th scope="col" className="choice">
+      <label>
+        <input type="checkbox" aria-label={`Select all of ${caption}`} checked={chosen > 0 && !is_some} ref={(box) => { if (box) box.indeterminate = is_some }} onChange={() => choice.choose(keys, chosen < keys.length)} />
+      </label>
+    </th>
+  )
+}
+
 function Heading<Row>({ column, sort, put }: { column: Column<Row>; sort: string; put: (sort: string) => void }) {
   if (column.name === ACTIONS) return <th scope="col">{column.title}</th>
   const up = sort === column.name
@@ -122,7 +151,7 @@ function Heading<Row>({ column, sort, put }: { column: Column<Row>; sort: string
   )
 }
 
-/** Arrow keys move along a column, from its heading through the buttons and links of its cells. */
+/** Arrow keys move along a column, from its heading through the buttons, links and checkboxes of its cells. */
 function moveInColumn(event: KeyboardEvent<HTMLElement>): void {
   const steps: Record<string, number> = { ArrowDown: 1, ArrowUp: -1 }
   const step = steps[event.key]
@@ -131,7 +160,7 @@ function moveInColumn(event: KeyboardEvent<HTMLElement>): void {
   event.preventDefault()
   const rows = [...(cell.closest('table')?.rows ?? [])]
   for (let at = rows.findIndex((row) => row === cell.parentElement) + step; at >= 0 && at < rows.length; at += step) {
-    const to = rows[at]?.cells[cell.cellIndex]?.querySelector<HTMLElement>('a, button')
+    const to = rows[at]?.cells[cell.cellIndex]?.querySelector<HTMLElement>('a, button, input')
     if (to) return to.focus()
   }
 }

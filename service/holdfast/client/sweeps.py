@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Mapping
 from typing import Any
 
-from holdfast.api.schemas.sweeps import SweepDetailOut, SweepIn, SweepOut
+from holdfast.api.schemas.sweeps import SweepDetailOut, SweepIn, SweepMetricsOut, SweepOut
 from holdfast.client.calls import (
     AsyncResource,
     Call,
@@ -37,6 +37,14 @@ class SweepCalls:
     def show(self, sweep_id: str) -> Call[SweepDetailOut]:
         """Return a sweep with its jobs."""
         return get(SweepDetailOut, url_path("sweeps", sweep_id))
+
+    @endpoint
+    def metrics(
+        self, sweep_id: str, name: str | None = None, points: int = 300
+    ) -> Call[SweepMetricsOut]:
+        """Return one metric of all jobs on common steps; without a name, the names of metrics."""
+        path = url_path("sweeps", sweep_id, "metrics")
+        return get(SweepMetricsOut, path, {"name": name, "points": points})
 
     @endpoint
     def change(self, sweep_id: str, changes: Mapping[str, Any]) -> Call[SweepDetailOut]:

@@ -114,15 +114,17 @@ def _store_tasks(settings: Settings, services: Services) -> Sequence[BackgroundT
     """
     if services.open_bucket is None:
         return ()
+    # The bills of jobs contain these requests.
+    open_bucket = MeteredBuckets(services.open_bucket, services.retention_queue).open
     importer = ReportImporter(
         journal=services.journal,
         incarnations=services.incarnations,
         leases=services.leases,
-        open_bucket=_metered_buckets(services),
+        open_bucket=open_bucket,
         clock=services.clock,
         every_s=settings.inbox_every_s,
     )
-    collector = _checkpoint_collector(settings, services, services.open_bucket)
+    collector = _checkpoint_collector(settings, services, open_bucket)
     return collector.run, importer.run
 
 
@@ -139,12 +141,7 @@ def _checkpoint_collector(
     return CheckpointCollector(
         journal=services.journal,
         queue=services.retention_queue,
-        open_bucket=_metered_buckets(services),
+        open_bucket=open_bucket,
         clock=services.clock,
         settings=retention,
     )
-
-
-def _metered_buckets(services: Services) -> OpenBucket:
-    """Open checkpoint stores with counted requests, which the bills of their jobs contain."""
-    return MeteredBuckets(services.open_bucket, services.retention_queue).open

@@ -15,6 +15,7 @@ from typing import Any, Final, TypeAlias
 from sqlalchemy import Connection, TextClause, text
 
 from holdfast.domain.metric_series import MAX_VALUE, SeriesSegment, point_segment
+from holdfast.domain.sweeps.curves import CurveCell, CurveGrid, SeriesExtent
 from holdfast.store.tables.metrics import MAX_NAME_CHARS
 
 BLOCK: Final = 64
@@ -43,11 +44,42 @@ def read_blocks(
     connection: Connection, name: str, ranges: Sequence[Range], together: int = 1
 ) -> Iterator[tuple[Range, SeriesSegment]]:
     """Read the complete blocks of one series, `together` as one segment, with their reports."""
-    asked = [(job_id, attempt, (first - 1) // BLOCK, last // BLOCK - 1) for job_id, attempt, first, last in ranges]  # fmt: skip
+    asked = _block_numbers(ranges)
     size = BLOCK * together
     for job_id, number, *fields in _rows(connection, _BLOCKS, asked, name=name, together=together):
         piece = SeriesSegment(*fields)
         yield (job_id, piece.attempt, number * size + 1, (number + 1) * size), piece
+
+
+def read_extents(
+    connection: Connection, name: str, blocks: Sequence[Range], single: Sequence[Range]
+) -> Iterator[tuple[str, SeriesExtent]]:
+    """Read the range of a series of several jobs, once for blocks and once for single reports.
+
+    Jobs without finite values are omitted.
+    """
+    rows = _rows(connection, _BLOCK_EXTENTS, _block_numbers(blocks), name=name)
+    rows += _rows(connection, _POINT_EXTENTS, single, name=name, huge=MAX_VALUE)
+    for job_id, *fields in rows:
+        yield job_id, SeriesExtent(*fields)
+
+
+def read_cells(
+    connection: Connection,
+    name: str,
+    grid: CurveGrid,
+    blocks: Sequence[Range],
+    single: Sequence[tuple[str, int, int, int, int]],
+) -> Iterator[tuple[str, CurveCell]]:
+    """Read the means of several jobs over the cells of a grid.
+
+    The last value of `single` is the distance of the reports that are read.
+    """
+    asked: dict[str, str | float] = {"name": name, "start": grid.start, "width": grid.width}
+    rows = _rows(connection, _BLOCK_CELLS, _block_numbers(blocks), **asked)
+    rows += _rows(connection, _POINT_CELLS, single, huge=MAX_VALUE, **asked)
+    for job_id, *fields in rows:
+        yield job_id, CurveCell(*fields)
 
 
 def compute_blocks(connection: Connection, ranges: Sequence[Range]) -> str:
@@ -68,11 +100,16 @@ def insert_blocks(connection: Connection, rows: str, ranges: Sequence[Range]) ->
     connection.execute(_MARK[connection.dialect.name], {"ranges": json.dumps(ranges)})
 
 
+def _block_numbers(ranges: Sequence[Range]) -> list[Range]:
+    """Ranges of reports as ranges of blocks."""
+    return [(job_id, attempt, (first - 1) // BLOCK, last // BLOCK - 1) for job_id, attempt, first, last in ranges]  # fmt: skip
+
+
 def _rows(
     connection: Connection,
     statement: dict[str, TextClause],
-    ranges: Sequence[Range],
-    **more: str | int,
+    ranges: Sequence[tuple[str | int, ...]],
+    **more: str | float,
 ) -> list[Any]:
     if not ranges:
         return []
@@ -152,6 +189,79 @@ _BLOCKS: Final = _both(
             AND b.name = :name AND b.attempt = CAST(asked.value ->> 1 AS integer)
             AND b.block BETWEEN CAST(asked.value ->> 2 AS bigint) AND CAST(asked.value ->> 3 AS bigint)
         GROUP BY b.job_id, b.attempt, number) AS segments
+    """,
+)
+
+_BLOCKS_SQLITE: Final = """
+    FROM json_each(:ranges) AS asked
+    CROSS JOIN metric_blocks AS b ON b.job_id = json_extract(asked.value, '$[0]')
+        AND b.name = :name AND b.attempt = json_extract(asked.value, '$[1]')
+        AND b.block BETWEEN json_extract(asked.value, '$[2]') AND json_extract(asked.value, '$[3]')
+    WHERE b.points > 0
+"""
+_BLOCKS_POSTGRESQL: Final = """
+    FROM json_array_elements(CAST(:ranges AS json)) AS asked(value)
+    JOIN metric_blocks AS b ON b.job_id = asked.value ->> 0
+        AND b.name = :name AND b.attempt = CAST(asked.value ->> 1 AS integer)
+        AND b.block BETWEEN CAST(asked.value ->> 2 AS bigint) AND CAST(asked.value ->> 3 AS bigint)
+    WHERE b.points > 0
+"""
+_NUMBER: Final = 'CAST(p."values" ->> :name AS double precision)'
+_FINITE_SQLITE: Final = "v.key = :name AND abs(v.value) < :huge"
+_FINITE_POSTGRESQL: Final = f"abs({_NUMBER}) < CAST(:huge AS double precision)"
+
+_BLOCK_EXTENTS: Final = _both(
+    f"""
+    SELECT json_group_array(json_array(job_id, low, high, first_step, last_step)) FROM (
+        SELECT b.job_id, min(b.low) AS low, max(b.high) AS high, min(b.first_step) AS first_step, max(b.last_step) AS last_step
+        {_BLOCKS_SQLITE} GROUP BY b.job_id)
+    """,
+    f"""
+    SELECT CAST(json_agg(json_build_array(job_id, low, high, first_step, last_step)) AS text) FROM (
+        SELECT b.job_id, min(b.low) AS low, max(b.high) AS high, min(b.first_step) AS first_step, max(b.last_step) AS last_step
+        {_BLOCKS_POSTGRESQL} GROUP BY b.job_id) AS found
+    """,
+)
+_POINT_EXTENTS: Final = _both(
+    f"""
+    SELECT json_group_array(json_array(job_id, low, high, first_step, last_step)) FROM (
+        SELECT p.job_id, min(v.value) AS low, max(v.value) AS high, min(p.step) AS first_step, max(p.step) AS last_step
+        {_IN_RANGE_SQLITE} WHERE {_FINITE_SQLITE} GROUP BY p.job_id)
+    """,
+    f"""
+    SELECT CAST(json_agg(json_build_array(job_id, low, high, first_step, last_step)) AS text) FROM (
+        SELECT p.job_id, min({_NUMBER}) AS low, max({_NUMBER}) AS high, min(p.step) AS first_step, max(p.step) AS last_step
+        {_IN_RANGE_POSTGRESQL} WHERE {_FINITE_POSTGRESQL} GROUP BY p.job_id) AS found
+    """,
+)
+_BLOCK_CELLS: Final = _both(
+    f"""
+    SELECT json_group_array(json_array(job_id, attempt, cell, mean)) FROM (
+        SELECT b.job_id, b.attempt, ((b.first_step + b.last_step) / 2 - :start) / :width AS cell,
+            sum(b.mean * b.points) / sum(b.points) AS mean
+        {_BLOCKS_SQLITE} GROUP BY b.job_id, b.attempt, cell)
+    """,
+    f"""
+    SELECT CAST(json_agg(json_build_array(job_id, attempt, cell, mean)) AS text) FROM (
+        SELECT b.job_id, b.attempt, ((b.first_step + b.last_step) / 2 - CAST(:start AS bigint)) / CAST(:width AS bigint) AS cell,
+            sum(b.mean * b.points) / sum(b.points) AS mean
+        {_BLOCKS_POSTGRESQL} GROUP BY b.job_id, b.attempt, cell) AS found
+    """,
+)
+_POINT_CELLS: Final = _both(
+    f"""
+    SELECT json_group_array(json_array(job_id, attempt, cell, mean)) FROM (
+        SELECT p.job_id, p.attempt, (p.step - :start) / :width AS cell, avg(v.value) AS mean
+        {_IN_RANGE_SQLITE} WHERE {_FINITE_SQLITE}
+            AND (p.n % json_extract(asked.value, '$[4]') = 0 OR p.n = json_extract(asked.value, '$[3]'))
+        GROUP BY p.job_id, p.attempt, cell)
+    """,
+    f"""
+    SELECT CAST(json_agg(json_build_array(job_id, attempt, cell, mean)) AS text) FROM (
+        SELECT p.job_id, p.attempt, (p.step - CAST(:start AS bigint)) / CAST(:width AS bigint) AS cell, avg({_NUMBER}) AS mean
+        {_IN_RANGE_POSTGRESQL} WHERE {_FINITE_POSTGRESQL}
+            AND (p.n % CAST(asked.value ->> 4 AS bigint) = 0 OR p.n = CAST(asked.value ->> 3 AS bigint))
+        GROUP BY p.job_id, p.attempt, cell) AS found
     """,
 )
 

@@ -7,7 +7,7 @@ one by one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -24,6 +24,7 @@ from holdfast.domain.events import (
 )
 from holdfast.domain.jobs.job import Job
 from holdfast.domain.metric_series import SeriesSegment, is_partly_lost, retained_steps_by_attempt
+from holdfast.domain.sweeps.curves import CurveCell, CurveGrid, SeriesExtent
 from holdfast.store import metric_blocks as block_queries
 from holdfast.store.database import reading, writing
 from holdfast.store.journal import recorded_event
@@ -37,6 +38,9 @@ few hours coarse; a higher value slows down queries."""
 MAX_BLOCKS_PER_WRITE: Final = 64
 """Blocks written in one transaction. A lower value adds transactions; a higher value lets other
 writers wait longer."""
+CURVE_NAMES_JOBS: Final = 20
+"""Jobs of which the names of series are read to compare many. A lower value may miss a name that few jobs log; a higher value
+reads more."""
 OVERSAMPLING: Final = 4
 """Segments read for each requested bucket. A lower value makes the edges of buckets less exact; a
 higher value reads more."""
@@ -76,6 +80,11 @@ class _Progress:
         """Recorded reports outside of blocks."""
         return self.job_id, self.attempt, self.in_block_count + 1, self.received
 
+    @property
+    def newest(self) -> Range:
+        """The newest reports, at most as many as a block has."""
+        return self.job_id, self.attempt, max(1, self.received - BLOCK + 1), self.received
+
 
 class MetricSeries:
     """The metric series of all jobs."""
@@ -106,6 +115,52 @@ class MetricSeries:
                 points, last_step = found.get(name, (0, 0))
                 found[name] = points + rest_points, max(last_step, step)
         return [SeriesInfo(name, *totals) for name, totals in sorted(found.items())]
+
+    def names_of_some(self, job_ids: Collection[str]) -> list[str]:
+        """The names of the series of several jobs, as the newest reports of the first of them show."""
+        with reading(self._engine) as connection:
+            marks = [mark for mark in _progress_of(connection, job_ids) if mark.received]
+            some = sorted({mark.job_id for mark in marks})[:CURVE_NAMES_JOBS]
+            query = select(metric_blocks.c.name).where(metric_blocks.c.job_id.in_(some)).distinct()
+            found = set(connection.execute(query).scalars())
+            newest = [mark.newest for mark in marks if mark.job_id in some]
+            found |= {name for name, _, _ in block_queries.list_series(connection, newest)}
+        return sorted(found)
+
+    def extents(self, job_ids: Collection[str], name: str) -> dict[str, SeriesExtent]:
+        """The range of one series of each job; jobs without finite values are omitted."""
+        found: dict[str, SeriesExtent] = {}
+        with reading(self._engine) as connection:
+            marks = _progress_of(connection, job_ids)
+            ranges = [mark.block_range for mark in marks], [mark.remaining for mark in marks]
+            for job_id, one in block_queries.read_extents(connection, name, *ranges):
+                found[job_id] = found[job_id].merged(one) if job_id in found else one
+        return found
+
+    def curves(
+        self, job_ids: Collection[str], name: str, grid: CurveGrid
+    ) -> dict[str, list[CurveCell]]:
+        """One series of each job as means over the cells of a grid, unordered.
+
+        Of a job with few reports for each cell, single reports are read, at most `OVERSAMPLING` for each cell.
+        """
+        found: dict[str, list[CurveCell]] = {}
+        if not grid.cells:
+            return found
+        with reading(self._engine) as connection:
+            marks = _progress_of(connection, job_ids)
+            in_blocks = {mark.job_id for mark in marks if mark.in_block_count >= BLOCK * grid.cells}
+            blocks = [mark.block_range for mark in marks if mark.job_id in in_blocks]
+            single = [
+                (
+                    *(mark.remaining if mark.job_id in in_blocks else mark.all_reports),
+                    max(1, mark.received // (OVERSAMPLING * grid.cells)),
+                )
+                for mark in marks
+            ]
+            for job_id, cell in block_queries.read_cells(connection, name, grid, blocks, single):
+                found.setdefault(job_id, []).append(cell)
+        return found
 
     def segments(
         self, job_id: str, name: str, limits: Mapping[int, float], most: int = 0
@@ -210,6 +265,10 @@ def _read_progress(
 
 def _job_progress(connection: Connection, job_id: str) -> list[_Progress]:
     return _read_progress(connection, None, report_marks.c.job_id == job_id)
+
+
+def _progress_of(connection: Connection, job_ids: Collection[str]) -> list[_Progress]:
+    return _read_progress(connection, None, report_marks.c.job_id.in_(job_ids))
 
 
 def _are_next(connection: Connection, ranges: Sequence[Range]) -> bool:

@@ -114,6 +114,12 @@ class Queries:
             found = {row["job_id"]: recorded_event(row).event for row in rows}
         return {job_id: event for job_id, event in found.items() if isinstance(event, Submitted)}
 
+    def names(self, job_ids: Collection[str]) -> dict[str, str]:
+        """The names of jobs; jobs that do not exist are omitted."""
+        query = select(jobs.c.id, jobs.c.name).where(jobs.c.id.in_(job_ids))
+        with reading(self._engine) as connection:
+            return {row.id: row.name or "" for row in connection.execute(query)}
+
     def all_ids(self) -> list[str]:
         """All jobs, oldest first."""
         with reading(self._engine) as connection:

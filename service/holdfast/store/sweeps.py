@@ -99,6 +99,12 @@ class Sweeps:
         with reading(self._engine) as connection:
             return _jobs(connection, sweep_id)
 
+    def job_ids(self, sweep_id: str) -> Sequence[str]:
+        """The ids of the jobs of a sweep that are not removed."""
+        mine = select(jobs.c.id).where(jobs.c.sweep == sweep_id).order_by(jobs.c.id)
+        with reading(self._engine) as connection:
+            return connection.execute(mine).scalars().all()
+
     def statuses(self, sweep_ids: Collection[str]) -> dict[str, dict[str, int]]:
         """The number of jobs in each state, by sweep."""
         counted = select(jobs.c.sweep, jobs.c.status, func.count()).group_by(jobs.c.sweep, jobs.c.status)  # fmt: skip

@@ -42,6 +42,7 @@ export function Head({ job, bill, events, series, live }: HeadProps) {
       <div className="row facts">
         <span>project <strong>{job.project}</strong></span>
         <span>{job.owner ? <>owner <strong>{job.owner}</strong></> : 'submitted by the service owner'}</span>
+        {job.sweep && <span>of <Link to={`/sweeps/${job.sweep}`}>sweep {job.sweep}</Link></span>}
         <span>submitted <Ago at={job.submitted_at} /></span>
         {job.last_checkpoint_at && <span>durable step {count(job.last_checkpoint_step ?? 0)}, checkpoint <Ago at={job.last_checkpoint_at} /></span>}
         {tags.map(([name, value]) => <Link key={name} className="tag" to={`/?${new URLSearchParams({ tagged: `${name}=${value}` })}`} title="All jobs with this tag">{name}={value}</Link>)}

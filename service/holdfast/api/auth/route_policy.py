@@ -31,7 +31,10 @@ class PublicAccess(StrEnum):
 
 Access: TypeAlias = Action | PublicAccess
 
-PAGES: Final = ("/", "/jobs/{job_id}", "/preemptions", "/prices", "/submit", "/team")
+PAGES: Final = (
+    *("/", "/jobs/{job_id}", "/sweeps", "/sweeps/{sweep_id}", "/queue"),
+    *("/preemptions", "/prices", "/submit", "/team"),
+)
 """Paths of the dashboard's pages.
 
 A test compares them with the list in `dashboard/src/pages.ts`.
@@ -105,6 +108,7 @@ ROUTES: Final[Mapping[str, Access]] = {
     "GET /v1/sweeps": Action.SEE,
     "POST /v1/sweeps": Action.SUBMIT,
     "GET /v1/sweeps/{sweep_id}": Action.SEE,
+    "GET /v1/sweeps/{sweep_id}/metrics": Action.SEE,
     "PATCH /v1/sweeps/{sweep_id}": Action.STEER,
     "DELETE /v1/jobs/{job_id}": Action.REMOVE,
     "POST /v1/jobs/{job_id}/cancel": Action.STEER,

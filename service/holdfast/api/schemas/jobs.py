@@ -218,6 +218,7 @@ class JobOut(Schema):
         description="The job it resumes from while it has no checkpoint of its own; null if it starts at step 0.",
     )
     engine: str
+    sweep: str | None = Field(default=None, description="The sweep it belongs to, if any.")
     submitted_at: datetime
     updated_at: datetime = Field(
         description="When its newest event was recorded; an ended job may still get some, such as deletions of old checkpoints."

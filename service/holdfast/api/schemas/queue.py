@@ -46,6 +46,7 @@ class QueuePositionOut(Schema):
 
     position: int = Field(description="From 1, over all projects.")
     job_id: str
+    name: str = Field(default="", description="Of the job.")
     project: str
     owner: str | None
     priority: int
@@ -58,6 +59,7 @@ class QueuePositionOut(Schema):
         description="Whether it has waited so long that priorities count no more."
     )
     reason: str = Field(description="What it waits for, and behind whom; empty if it is admitted.")
+    shortage: str = Field(default="", description="`reason` without the jobs before it.")
     behind: list[str] = Field(
         description="The first jobs of its project before it that wait for the same quota."
     )
@@ -70,13 +72,22 @@ class OwnerUsageOut(Schema):
 
     owner: str
     gpu_hours: float = Field(description="Accelerator hours, which count half after three days.")
+    held_jobs: int = Field(
+        default=0, description="Admitted jobs in the caller's projects, as for the next two."
+    )
+    held_nodes: int = 0
+    held_gpus: int = 0
+    waiting: int = Field(default=0, description="Jobs in this queue.")
 
 
 class QueueOut(Schema):
     """The queue in its order."""
 
     jobs: list[QueuePositionOut]
-    usage: list[OwnerUsageOut] = Field(description="Of the users in this list, the least first.")
+    total: int = Field(default=0, description="Number of all jobs that wait in them.")
+    usage: list[OwnerUsageOut] = Field(
+        description="Of the users whose jobs wait or hold shares in the caller's projects, the least first."
+    )
 
 
 class PriorityIn(Schema):

@@ -66,6 +66,30 @@ class TrialOut(Schema):
         description="Best value of the metric of the stop rule; null without one."
     )
     paid_micros: int
+    is_stopped_early: bool = Field(
+        default=False, description="Whether the stop rule has cancelled it."
+    )
+
+
+class SweepCurveOut(Schema):
+    """A metric of one job of a sweep."""
+
+    job_id: str
+    low: float = Field(description="Lowest finite value.")
+    high: float
+    last: float | None = Field(description="Last of `values`.")
+    values: list[float | None] = Field(
+        description="Mean of the values since the previous one of `steps`; null without any."
+    )
+
+
+class SweepMetricsOut(Schema):
+    """A metric of the jobs of a sweep, on common steps."""
+
+    names: list[str] = Field(description="Metrics that its jobs log.")
+    name: str | None = Field(description="The requested metric; null: only their names were.")
+    steps: list[int]
+    curves: list[SweepCurveOut] = Field(description="Of the jobs with a finite value.")
 
 
 class SweepOut(Schema):

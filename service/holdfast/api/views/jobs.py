@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from typing import Final
+from typing import Any, Final
 
 from holdfast.api.schemas.diagnostics import ProofOut
 from holdfast.api.schemas.jobs import (
@@ -121,8 +121,7 @@ def _job(
         name=job.name,
         state=job.status,
         detail=job.detail,
-        project=job.project,
-        owner=job.owner or None,
+        **_membership(job),
         from_job=checkpoint.from_job if checkpoint else None,
         engine=spec.engine,
         submitted_at=job.submitted_at,
@@ -165,6 +164,10 @@ def _job(
         proof=proof_view(digest.proof) if digest.proof else None,
         can=_can(services, job, spec, newest),
     )
+
+
+def _membership(job: Job) -> dict[str, Any]:
+    return {"project": job.project, "owner": job.owner or None, "sweep": job.sweep or None}
 
 
 def _groups(spec: JobSpec) -> list[JobGroupOut]:

@@ -54,6 +54,8 @@ class QueuePosition:
     """Whether there is room for it now."""
     reason: str = ""
     """What it waits for, as a sentence without full stop; empty if it is admitted."""
+    shortage: str = ""
+    """`reason` without the jobs before it."""
     quota: Quota | None = None
     """The quota without room; None if it is admitted."""
     behind: tuple[str, ...] = ()
@@ -160,7 +162,7 @@ class _Room:
         if no := refusal(quotas, entry.demand):
             quota = next(each for each in quotas if each.never_fits(entry.demand))
             return QueuePosition(
-                entry=entry, position=position, is_admitted=False, reason=f"it {no}", quota=quota, never_fits=True
+                entry=entry, position=position, is_admitted=False, reason=f"it {no}", shortage=f"it {no}", quota=quota, never_fits=True
             )  # fmt: skip
         lacking = [
             (quota, kind)
@@ -197,6 +199,7 @@ class _Room:
         keeper = self._reserved.get((*quota.key, kind))
         if keeper not in {None, entry.job_id}:
             reason += "; the rest is kept for a job that has waited longer"
+        shortage = reason
         if count:
             others = count - len(before)
             more = f"{others:,} {'job' if others == 1 else 'jobs'}{' more' * bool(before)}"
@@ -207,6 +210,7 @@ class _Room:
             position=position,
             is_admitted=False,
             reason=reason,
+            shortage=shortage,
             quota=quota,
             behind=before,
             before=count,

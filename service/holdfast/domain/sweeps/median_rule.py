@@ -18,6 +18,10 @@ MIN_COMPLETED: Final = 3
 """Completed jobs that the rule needs. A lower value stops jobs for the luck of one other; a higher value stops none in small sweeps."""
 
 
+STOPPED_EARLY: Final = "stopped early: "
+"""Begin of the reason with which the rule cancels a job."""
+
+
 class StopMode(StrEnum):
     """Which values of a metric are better."""
 
@@ -84,6 +88,6 @@ def stop_reason(
     if not is_worse:
         return None
     return (
-        f"stopped early: its best {rule.metric} by step {reached.step:,} is {reached.best:.6g}, worse than {median:.6g}, the median of "
+        f"{STOPPED_EARLY}its best {rule.metric} by step {reached.step:,} is {reached.best:.6g}, worse than {median:.6g}, the median of "
         f"the averages of {len(averages)} completed jobs of the sweep"
     )

@@ -16,18 +16,22 @@ from holdfast.api.schemas.sweeps import (
     StopRuleIn,
     StopRuleOut,
     SweepChangesIn,
+    SweepCurveOut,
     SweepDetailOut,
     SweepIn,
+    SweepMetricsOut,
     SweepOut,
     TrialOut,
 )
 from holdfast.domain.access.permissions import Action, Caller
+from holdfast.domain.events import Outcome
 from holdfast.domain.jobfile.limits import MICROS_PER_USD, Limits
-from holdfast.domain.jobs.job import Job
-from holdfast.domain.sweeps.median_rule import StopMode, StopRule, progress
+from holdfast.domain.sweeps.curves import CurveGrid, last_value
+from holdfast.domain.sweeps.median_rule import STOPPED_EARLY, StopMode, StopRule
 from holdfast.domain.sweeps.sweep import Sweep
 from holdfast.errors import BadRequest, NotFound
 from holdfast.services import Services
+from holdfast.store.tables.metrics import MAX_NAME_CHARS
 from holdfast.submission.sweeps import SweepRequest, submit_sweep
 
 router = Router(prefix="/v1/sweeps", tags=["sweeps"])
@@ -82,6 +86,50 @@ def list_sweeps(
 def show_sweep(sweep_id: str, services: TheServices, caller: TheCaller) -> SweepDetailOut:
     """Show a sweep, and compare its jobs."""
     return _detail(services, _allowed(services, caller, sweep_id, Action.SEE))
+
+
+@router.get("/{sweep_id}/metrics", response_model=SweepMetricsOut)
+def list_sweep_metrics(
+    sweep_id: str,
+    services: TheServices,
+    caller: TheCaller,
+    *,
+    name: Annotated[
+        str | None,
+        Query(
+            max_length=MAX_NAME_CHARS, description="Metric to return. Default: only list the names."
+        ),
+    ] = None,
+    points: Annotated[
+        int,
+        Query(
+            ge=1, le=1000, description="Maximum values of each job; fewer for more than 60 jobs."
+        ),
+    ] = 300,
+) -> SweepMetricsOut:
+    """Return one metric of all jobs on common steps; without `name`, list the metrics."""
+    sweep = _allowed(services, caller, sweep_id, Action.SEE)
+    ids = services.journal.sweeps.job_ids(sweep.id)
+    names = services.series.names_of_some(ids)
+    extents = services.series.extents(ids, name) if name else {}
+    grid = CurveGrid.over(extents, points)
+    cells = services.series.curves(list(extents), name, grid) if name else {}
+    steps, curves = grid.curves(cells)
+    return SweepMetricsOut(
+        names=names,
+        name=name,
+        steps=steps,
+        curves=[
+            SweepCurveOut(
+                job_id=job_id,
+                low=extents[job_id].low,
+                high=extents[job_id].high,
+                last=last_value(curve),
+                values=curve,
+            )
+            for job_id, curve in sorted(curves.items())
+        ],
+    )
 
 
 @router.patch("/{sweep_id}", response_model=SweepDetailOut)
@@ -164,6 +212,7 @@ def _detail(services: Services, sweep: Sweep) -> SweepDetailOut:
     jobs = services.journal.sweeps.jobs_of(sweep.id)
     states = services.journal.sweeps.statuses([sweep.id])[sweep.id]
     paid = {job.id: job.account.paid_micros_by(now) for job in jobs}
+    best = _best(services, sweep, [job.id for job in jobs if job.attempt])
     return SweepDetailOut(
         **_fields(sweep),
         states=states,
@@ -176,18 +225,20 @@ def _detail(services: Services, sweep: Sweep) -> SweepDetailOut:
                 state=job.status,
                 detail=job.detail,
                 step=job.furthest_step,
-                best=_best(services, sweep, job),
+                best=best.get(job.id),
                 paid_micros=paid[job.id],
+                is_stopped_early=job.outcome is Outcome.CANCELLED
+                and job.detail.startswith(STOPPED_EARLY),
             )
             for job in jobs
         ],
     )
 
 
-def _best(services: Services, sweep: Sweep, job: Job) -> float | None:
-    """The best value of the metric that the sweep compares; None without one."""
-    if sweep.stop_rule is None or not job.attempt:
-        return None
-    segments = services.series.segments(job.id, sweep.stop_rule.metric, {})
-    reached = progress(segments, sweep.stop_rule.mode)
-    return reached.best if reached else None
+def _best(services: Services, sweep: Sweep, job_ids: list[str]) -> dict[str, float]:
+    """The best value of the metric that the sweep compares, of the jobs that have one."""
+    rule = sweep.stop_rule
+    if rule is None or not job_ids:
+        return {}
+    extents = services.series.extents(job_ids, rule.metric)
+    return {job_id: extent.best(rule.mode) for job_id, extent in extents.items()}

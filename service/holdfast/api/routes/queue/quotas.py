@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from typing import Annotated
 
-from fastapi import Path, Response
+from fastapi import Path, Query, Response
 from pydantic import TypeAdapter, ValidationError
 
 from holdfast.api.auth.authentication import TheActor, TheCaller
@@ -26,8 +28,14 @@ from holdfast.domain.queue.admission import (
     evaluate,
     held_by_quota,
 )
-from holdfast.domain.queue.queue_state import QueueState, usage_by_owner
-from holdfast.domain.queue.quotas import SERVICE_NAME, Quota, QuotaScope
+from holdfast.domain.queue.queue_state import QueueEntry, QueueState, usage_by_owner
+from holdfast.domain.queue.quotas import (
+    NOTHING_HELD,
+    SERVICE_NAME,
+    HeldShares,
+    Quota,
+    QuotaScope,
+)
 from holdfast.errors import BadLimits, ValidationIssue
 from holdfast.services import Services
 
@@ -83,27 +91,55 @@ def remove_user_quota(user: Name, services: TheServices, actor: TheActor) -> Res
 
 
 @router.get("/queue", response_model=QueueOut)
-def show_queue(services: TheServices, caller: TheCaller) -> QueueOut:
+def show_queue(
+    services: TheServices,
+    caller: TheCaller,
+    *,
+    limit: Annotated[int, Query(ge=1, le=10_000)] = 10_000,
+) -> QueueOut:
     """List the waiting jobs of the caller's projects in the order of admission."""
     state, seen = services.journal.queue.state(), caller.visible_projects
     places = [place for place in evaluate(state) if seen is None or place.entry.project in seen]
-    owners = {place.entry.owner for place in places}
-    used = sorted((hours, owner) for owner, hours in usage_by_owner(state).items())
+    shown = places[:limit]
+    names = services.queries.names([place.entry.job_id for place in shown])
+    holding = [each for each in state.holding if seen is None or each.project in seen]
     return QueueOut(
-        jobs=[_position(place, state) for place in places],
-        usage=[
-            OwnerUsageOut(owner=owner, gpu_hours=round(hours, 3))
-            for hours, owner in used
-            if owner in owners
-        ],
+        jobs=[_position(place, state, names.get(place.entry.job_id, "")) for place in shown],
+        total=len(places),
+        usage=_usage(state, [place.entry for place in places], holding),
     )
 
 
-def _position(place: QueuePosition, state: QueueState) -> QueuePositionOut:
+def _usage(
+    state: QueueState, waiting: Sequence[QueueEntry], holding: Sequence[QueueEntry]
+) -> list[OwnerUsageOut]:
+    """What counts of the users of these jobs, the least first."""
+    used = usage_by_owner(state)
+    waits = Counter(each.owner for each in waiting)
+    held: dict[str, HeldShares] = {}
+    for each in holding:
+        held[each.owner] = held.get(each.owner, NOTHING_HELD).plus(each.demand)
+    owners = sorted({*waits, *held}, key=lambda owner: (used.get(owner, 0.0), owner))
+    shares = {owner: held.get(owner, NOTHING_HELD) for owner in owners}
+    return [
+        OwnerUsageOut(
+            owner=owner,
+            gpu_hours=round(used.get(owner, 0.0), 3),
+            held_jobs=share.jobs,
+            held_nodes=share.nodes,
+            held_gpus=share.gpus,
+            waiting=waits[owner],
+        )
+        for owner, share in shares.items()
+    ]
+
+
+def _position(place: QueuePosition, state: QueueState, name: str) -> QueuePositionOut:
     entry = place.entry
     return QueuePositionOut(
         position=place.position,
         job_id=entry.job_id,
+        name=name,
         project=entry.project,
         owner=entry.owner or None,
         priority=entry.priority,
@@ -114,6 +150,7 @@ def _position(place: QueuePosition, state: QueueState) -> QueuePositionOut:
         is_admitted=place.is_admitted,
         is_urgent=state.at - entry.queued_at >= PATIENCE,
         reason=place.reason,
+        shortage=place.shortage,
         behind=list(place.behind),
         before=place.before,
         never_fits=place.never_fits,
