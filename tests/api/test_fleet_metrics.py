@@ -135,7 +135,12 @@ def test_jobs_whose_saves_fail_until_they_end(world: SimulatedService) -> None:
 
 def test_largest_share_of_a_budget(world: SimulatedService) -> None:
     assert measured(world, "holdfast_budget_spent_ratio") == {}
-    for scope, name, usd in (("project", "default", 1.0), ("user", "owner", 1000)):
+    assert world.http.post("/v1/projects", json={"name": "idle"}).status_code == 201
+    for scope, name, usd in (
+        ("project", "default", 1.0),
+        ("project", "idle", 5),
+        ("user", "owner", 5),
+    ):
         body = {"monthly_usd": usd, "on_reached": "warn"}
         assert world.http.put(f"/v1/budgets/{scope}/{name}", json=body).status_code == 200
     job = world.submit()["id"]
@@ -144,7 +149,7 @@ def test_largest_share_of_a_budget(world: SimulatedService) -> None:
     shares = measured(world, "holdfast_budget_spent_ratio")
 
     paid_usd = world.job(job)["paid_micros"] / 1e6
-    assert shares == pytest.approx({"project": paid_usd, "user": paid_usd / 1000})
+    assert shares == pytest.approx({"project": paid_usd, "user": 0.0})
 
 
 def test_age_of_the_last_backup(world: SimulatedService) -> None:

@@ -220,8 +220,8 @@ def test_a_database_with_tables_is_replaced_only_by_force(
     settings = home(tmp_path / "home", database_url)
     file = tmp_path / "kept.backup"
     journal = filled(engine)
-    backup.back_up(settings, file, with_secret=True)
     first = rows(database_url)
+    backup.back_up(settings, file, with_secret=True)
     journal.submit("later", submitted())
     engine.dispose()
     second = rows(database_url)
@@ -271,6 +271,7 @@ def test_a_backup_without_the_secret_needs_the_right_one(
     made: tuple[Settings, Path], tmp_path: Path
 ) -> None:
     settings, file = made
+    before = rows(settings.sqlalchemy_url)
     backup.back_up(settings, file, with_secret=False)
 
     refusals = []
@@ -285,7 +286,7 @@ def test_a_backup_without_the_secret_needs_the_right_one(
     assert "is not the secret of the backup" in refusals[1]
     with ZipFile(file) as archive:
         assert "secret" not in archive.namelist()
-    assert rows(right.sqlalchemy_url) == rows(settings.sqlalchemy_url)
+    assert rows(right.sqlalchemy_url) == before
 
 
 def test_another_secret_is_replaced_by_force_and_kept(
