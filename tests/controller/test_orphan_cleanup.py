@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 
 import pytest
 from holdfast.controller import orphan_cleanup
-from holdfast.controller.reconciler import PollIntervals, run
+from holdfast.controller.reconciler import PollIntervals
+from holdfast.controller.thread import run
 from holdfast.domain.events import Cause
 from holdfast.errors import LauncherUnreachable
 from holdfast.ports import OrphanedResource
