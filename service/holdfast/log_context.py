@@ -1,4 +1,4 @@
-"""Log output of the service: as text or as JSON, each record with the request, job and launch that it belongs to.
+"""Log output of the service, as text or JSON, with the request, job and launch of a record.
 
 The context follows calls, tasks and the threads of routes, so that what a launcher or the database logs is found by the job, too.
 """
@@ -36,7 +36,7 @@ def current_context() -> Mapping[str, str]:
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object for each record: time, level, logger, message, the context, and the traceback of an exception."""
+    """One JSON object for each record, with the context and the traceback of an exception."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Format a record as a line."""

@@ -49,7 +49,7 @@ def back_up(settings: Settings, file: Path, *, with_secret: bool) -> BackupManif
 
 
 def _record(engine: Engine, made: BackupManifest) -> None:
-    """Record a complete backup in the audit log, for its age. The backup does not contain this row."""
+    """Record a complete backup, which does not contain this row, in the audit log."""
     if made.revision != database.newest_revision():
         return  # The table may look different.
     action = BACKUP.audit_action("db.backup", "", after={"rows": sum(made.rows.values())})

@@ -1,4 +1,4 @@
-"""What the unfinished jobs of the service wait for, risk and still need, as the monitoring shows it.
+"""What unfinished jobs wait for, risk and still need, as the monitoring shows it.
 
 Each figure covers all jobs, as a label for each would be unbounded: the longest time, or a number of jobs.
 """
