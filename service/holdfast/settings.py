@@ -14,6 +14,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, Validati
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from holdfast.errors import BadRequest
+from holdfast.log_context import LogFormat
 
 DEFAULT_PORT = 8642
 
@@ -83,6 +84,8 @@ class Settings(BaseSettings):
     """Directory in which the client stores a login."""
     database_url: str | None = None
     """SQLAlchemy URL of the database. Absent: SQLite in the home directory."""
+    log_format: LogFormat = "text"
+    """Format of the service's log on standard error: `text`, or `json` with one object per line."""
     shares_home: bool = True
     """Whether all replicas share the home directory. False: uploaded code is stored in the
     database, the secret comes from `secret_file`, and there are no local nodes."""

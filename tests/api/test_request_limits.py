@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import time
 from dataclasses import replace
 
@@ -12,6 +13,7 @@ from api import hostile_requests
 from holdfast.api.problems import MAX_ISSUES
 from holdfast.api.routing import MOST_VALUES
 from holdfast.domain.jobfile.resources import NOT_TEXT
+from holdfast.log_context import current_context
 from holdfast.rate_limit import RateLimiter
 from support.principals import PATIENT
 from support.repetitions import repeat_count
@@ -149,3 +151,28 @@ def test_clone_cannot_exceed_the_variable_limit(world: SimulatedService) -> None
 
     assert answer.status_code == 422
     assert "#/env: would be 1001 variables" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize("given", ["0af7651916cd43dd8448eb211c80319c", "proxy-1.2_x"])
+def test_request_id_of_the_client_is_kept(world: SimulatedService, given: str) -> None:
+    answer = world.http.get("/v1/jobs/j000000000000", headers={"X-Request-ID": given})
+
+    assert answer.headers["x-request-id"] == answer.json()["request_id"] == given
+
+
+@pytest.mark.parametrize("given", ["", "short", "x" * 33, "two words", 'a"quote-in-it'])
+def test_invalid_request_id_is_replaced(world: SimulatedService, given: str) -> None:
+    answer = world.http.get("/healthz", headers={"X-Request-ID": given})
+
+    assert re.fullmatch("[0-9a-f]{16}", answer.headers["x-request-id"])
+
+
+def test_routes_log_with_their_request_and_job(world: SimulatedService) -> None:
+    job, seen = world.submit()["id"], list[dict[str, str]]()
+    world.app.state.services = replace(
+        world.services, nudge=lambda: seen.append({**current_context()})
+    )
+
+    world.http.post(f"/v1/jobs/{job}/cancel", headers={"X-Request-ID": "request-1"})
+
+    assert seen == [{"request": "request-1", "job": job}]

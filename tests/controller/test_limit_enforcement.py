@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from holdfast.controller import reconciler
+from holdfast.controller import thread
 from holdfast.controller.limit_enforcement import LATE_S
 from holdfast.controller.reconciler import BATCH, PollIntervals
 from holdfast.domain.access.audit import Actor
@@ -178,7 +178,7 @@ def test_limits_hold_while_observations_never_return(new_harness: NewReconcilerH
 
     async def run() -> None:
         nudged, stopped = asyncio.Event(), asyncio.Event()
-        beating = asyncio.create_task(reconciler.run(home.reconciler, nudged, stopped, PACE))
+        beating = asyncio.create_task(thread.run(home.reconciler, nudged, stopped, PACE))
         while not are_held():
             home.clock.advance(1)
             nudged.set()

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 
 import pytest
 from holdfast.controller import orphan_cleanup
-from holdfast.controller.reconciler import PollIntervals, run
+from holdfast.controller.reconciler import PollIntervals
+from holdfast.controller.thread import run
 from holdfast.domain.events import Cause
 from holdfast.errors import LauncherUnreachable
 from holdfast.ports import OrphanedResource
@@ -58,6 +59,21 @@ def sweep(home: ReconcilerHarness, *orphans: OrphanedResource) -> list[str]:
     home.launcher.orphans = [*orphans]
     asyncio.run(home.reconciler.orphan_cleaner.sweep())
     return [type(event).__name__ for event in home.log()[4:]]
+
+
+def test_orphans_that_run_are_counted_until_the_next_sweep(home: ReconcilerHarness) -> None:
+    cleaner = home.reconciler.orphan_cleaner
+    assert sum(cleaner.running().values()) == 0
+
+    sweep(home, orphan(), orphan(None, what="another"), orphan(what="gone", stopped=True))
+
+    assert sum(cleaner.running().values()) == 2
+    home.launcher.silent = True
+    sweep(home)
+    assert sum(cleaner.running().values()) == 2, "the failed sweep says nothing"
+    home.launcher.silent = False
+    sweep(home)
+    assert sum(cleaner.running().values()) == 0
 
 
 def test_orphan_of_an_ended_job_is_recorded_once(home: ReconcilerHarness) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from holdfast.controller.reconciler import PollIntervals
@@ -15,6 +15,7 @@ from holdfast.domain.jobs.job import State
 from holdfast.domain.jobs.observation import Observation
 from holdfast.errors import LauncherUnreachable, LaunchRefused, StaleWrite
 from holdfast.ingest.spool_reader import SpoolReader
+from holdfast.log_context import current_context
 from holdfast.ports import Launch
 from holdfast_worker.protocol.reports import Json, ReportKind
 from holdfast_worker.protocol.spool_segments import Segment
@@ -49,6 +50,30 @@ class InterruptedLauncher(FileLauncher):
             callback, self.during_observation = self.during_observation, None
             await callback()
         return seen
+
+
+class ContextLauncher(FileLauncher):
+    """A launcher that keeps the context of its log records."""
+
+    contexts: ClassVar[list[dict[str, str]]] = []
+
+    async def submit(self, launch: Launch) -> None:
+        self.contexts.append({**current_context()})
+        await super().submit(launch)
+
+    async def observe(self, key: str) -> Observation:
+        self.contexts.append({**current_context()})
+        return await super().observe(key)
+
+
+def test_launchers_log_with_the_job_and_launch(new_harness: NewReconcilerHarness) -> None:
+    home = new_harness(ContextLauncher)
+    home.launcher.contexts.clear()
+
+    home.sweep()
+    home.sweep()
+
+    assert home.launcher.contexts == [{"job": "job-1", "launch": "job-1-1"}] * 2
 
 
 def test_job_runs_to_its_end_and_is_no_longer_polled(

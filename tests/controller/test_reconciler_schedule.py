@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
-from holdfast.controller import reconciler
+from holdfast.controller import reconciler, thread
 from holdfast.controller.reconciler import PollIntervals
 from holdfast.domain.jobs.job import State
 from holdfast.domain.jobs.observation import Observation
@@ -53,7 +53,7 @@ def test_loop_steps_when_nudged_and_ends_when_stopped(
     async def run() -> None:
         nudged, stopped, called = asyncio.Event(), asyncio.Event(), home.launcher.called
         beating = asyncio.create_task(
-            reconciler.run(home.reconciler, nudged, stopped, PollIntervals(poll_every_s=600))
+            thread.run(home.reconciler, nudged, stopped, PollIntervals(poll_every_s=600))
         )
         await called.wait()
         called.clear()
@@ -76,13 +76,13 @@ def test_loop_survives_a_database_outage(new_harness: NewReconcilerHarness, tmp_
 
     async def run() -> str:
         nudged, stopped, recorded = asyncio.Event(), asyncio.Event(), LoggedEvent()
-        reconciler.log.addHandler(recorded)
-        beating = asyncio.create_task(reconciler.run(home.reconciler, nudged, stopped, PACE))
+        thread.log.addHandler(recorded)
+        beating = asyncio.create_task(thread.run(home.reconciler, nudged, stopped, PACE))
         await recorded.anything.wait()
         stopped.set()
         nudged.set()
         await beating
-        reconciler.log.removeHandler(recorded)
+        thread.log.removeHandler(recorded)
         return recorded.text
 
     result = asyncio.run(asyncio.wait_for(run(), timeout=30))
@@ -96,7 +96,7 @@ def run_until_ended(home: ReconcilerHarness, job_id: str) -> None:
 
     async def run() -> None:
         nudged, stopped = asyncio.Event(), asyncio.Event()
-        beating = asyncio.create_task(reconciler.run(home.reconciler, nudged, stopped, PACE))
+        beating = asyncio.create_task(thread.run(home.reconciler, nudged, stopped, PACE))
         while home.journal.read(job_id).state is not State.ENDED:
             nudged.set()
             home.clock.advance(1)
@@ -194,8 +194,6 @@ def test_step_longer_than_its_lease_is_not_run_concurrently(
 
     home.launcher.linger = linger
     home.clock.advance(PACE.lease_s + 1)
-    asyncio.run(
-        asyncio.wait_for(reconciler.run(home.reconciler, nudged, stopped, PACE), timeout=30)
-    )
+    asyncio.run(asyncio.wait_for(thread.run(home.reconciler, nudged, stopped, PACE), timeout=30))
 
     assert home.launcher.most == 1

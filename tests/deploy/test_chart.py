@@ -32,6 +32,7 @@ ALL = {
     "ingress.tlsSecretName": "holdfast-tls",
     "metrics.serviceMonitor": "true",
     "metrics.tokenSecretName": "holdfast-metrics",
+    "metrics.alerts": "true",
     "serviceAccount.annotations.eks\\.amazonaws\\.com/role-arn": "arn:aws:iam::1:role/holdfast",
     "nodeSelector.disk": "ssd",
 }
@@ -85,7 +86,8 @@ def container(objects: Mapping[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("values", [LEAST, ALL], ids=["least", "all"])
 def test_objects_are_valid(values: Mapping[str, str], version: str, tmp_path: Path) -> None:
     objects = rendered(values)
-    objects.pop("ServiceMonitor", None)  # Its schema belongs to the Prometheus operator.
+    for kind in ("ServiceMonitor", "PrometheusRule"):
+        objects.pop(kind, None)  # Its schema belongs to the Prometheus operator.
     file = tmp_path / "objects.yaml"
     file.write_text(yaml.safe_dump_all(objects.values()))
 
@@ -107,6 +109,7 @@ def test_all_values_appear() -> None:
         "Deployment",
         "Ingress",
         "PodDisruptionBudget",
+        "PrometheusRule",
         "Service",
         "ServiceAccount",
         "ServiceMonitor",
@@ -116,6 +119,15 @@ def test_all_values_appear() -> None:
     assert objects["Ingress"]["spec"]["rules"][0]["host"] == "holdfast.example.com"
     assert objects["Ingress"]["spec"]["tls"][0]["secretName"] == "holdfast-tls"
     assert pod(objects)["nodeSelector"] == {"disk": "ssd"}
+
+
+def test_rules_of_the_chart_are_those_of_the_file() -> None:
+    objects = rendered(ALL)
+
+    rules = yaml.safe_load((ROOT / "deploy/monitoring/alerts.yaml").read_text())
+    assert objects["PrometheusRule"]["spec"] == rules
+    label = objects["ServiceMonitor"]["spec"]["jobLabel"]
+    assert objects["Service"]["metadata"]["labels"][label] == "holdfast"
 
 
 def test_service_accepts_the_environment_of_the_chart(monkeypatch: pytest.MonkeyPatch) -> None:

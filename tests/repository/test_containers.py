@@ -45,9 +45,12 @@ def stages() -> dict[str, list[tuple[str, str]]]:
     return found
 
 
-def test_installation_has_four_services() -> None:
-    assert set(COMPOSE) == {"name", "services", "volumes"}
-    assert set(SERVICES) == {"holdfast", "skypilot", "postgres", "s3"}
+def test_installation_has_four_services_and_a_profile() -> None:
+    assert set(COMPOSE) == {"name", "services", "secrets", "volumes"}
+    optional = {name for name, service in SERVICES.items() if service.get("profiles")}
+    assert set(SERVICES) - optional == {"holdfast", "skypilot", "postgres", "s3"}
+    assert optional == {"prometheus", "grafana"}
+    assert all(SERVICES[name]["profiles"] == ["monitoring"] for name in optional)
     assert SERVICES["s3"]["image"].startswith("chrislusf/seaweedfs:")
     assert SERVICES["holdfast"]["image"] == f"holdfast:{VERSION}"
     assert SERVICES["holdfast"]["build"]["context"] == "."
@@ -57,7 +60,7 @@ def test_installation_has_four_services() -> None:
 def test_every_image_is_pinned_to_a_version(name: str) -> None:
     _, _, tag = SERVICES[name]["image"].rpartition(":")
 
-    assert re.match(r"\d+\.\d+", tag), f"{name}: {tag!r} names no version"
+    assert re.match(r"v?\d+\.\d+", tag), f"{name}: {tag!r} names no version"
 
 
 @every_service
@@ -77,10 +80,13 @@ def test_every_service_has_a_health_check(name: str) -> None:
 
 @every_service
 def test_service_data_is_kept_in_named_volumes(name: str) -> None:
-    volumes = [volume.partition(":")[0] for volume in SERVICES[name]["volumes"]]
+    volumes = [volume.split(":") for volume in SERVICES[name]["volumes"]]
+    files = [volume for volume in volumes if volume[0].startswith("./deploy/")]
+    named = {volume[0] for volume in volumes if volume not in files}
 
-    assert volumes
-    assert set(volumes) <= set(COMPOSE["volumes"])
+    assert named
+    assert named <= set(COMPOSE["volumes"])
+    assert all(mode == "ro" and (ROOT / path).exists() for path, _, mode in files)
 
 
 def test_service_waits_for_healthy_dependencies() -> None:
@@ -101,7 +107,13 @@ def test_ports_are_published_on_loopback_only(name: str) -> None:
 
 @every_service
 def test_secrets_are_required_from_the_environment(name: str) -> None:
-    env = SERVICES[name]["environment"]
+    env = SERVICES[name].get("environment", {})
+    if SERVICES[name].get("profiles"):  # A required variable would be required without it, too.
+        files = {f"/run/secrets/{secret}" for secret in SERVICES[name]["secrets"]}
+        env = {key: value for key, value in env.items() if value not in files}
+        assert set(SERVICES[name]["secrets"]) <= set(COMPOSE["secrets"])
+        assert not [key for key in env if re.search(r"PASSWORD|SECRET|TOKEN", key)]
+        return
     secret = {
         key for key in env if re.search(r"PASSWORD|SECRET|ACCESS_KEY|TOKEN|DATABASE_URL", key)
     }

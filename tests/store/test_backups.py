@@ -12,11 +12,13 @@ from typing import Any
 from zipfile import ZipFile
 
 import pytest
+from holdfast.domain.access.audit import BACKUP
 from holdfast.errors import BadRequest, HoldfastError, NotPossibleNow, StoreUnavailable
 from holdfast.host.home_lock import restoring_over, serving_over
 from holdfast.server import backup
 from holdfast.settings import Settings
 from holdfast.store import backups
+from holdfast.store.audit_log import AuditLog
 from holdfast.store.database import (
     downgrade,
     newest_revision,
@@ -85,6 +87,7 @@ def test_both_kinds_of_database_restore_either_backup(
     filled(engine)
     engine.dispose()
     file = tmp_path / "kept.backup"
+    before = rows(database_url)
 
     manifest = backup.back_up(source, file, with_secret=True)
     for target in targets:
@@ -94,10 +97,28 @@ def test_both_kinds_of_database_restore_either_backup(
     omitted = {"code_pieces", "code_trees"}
     assert set(manifest.rows) == set(metadata.tables) - omitted
     for target in targets:
-        assert rows(target.sqlalchemy_url) == rows(database_url)
+        assert rows(target.sqlalchemy_url) == before
         assert target.own_secret_file.read_text() == SECRET
         assert target.own_secret_file.stat().st_mode & 0o777 == 0o600
     assert manifest.rows["job_events"] == 6
+
+
+def test_complete_backups_are_in_the_audit_log(
+    made: tuple[Settings, Path], tmp_path: Path, open_engine: OpenEngine
+) -> None:
+    settings, _ = made
+    with pytest.raises(BadRequest):
+        backup.back_up(settings, tmp_path / "missing" / "file", with_secret=True)
+
+    audit = AuditLog(open_engine(settings.sqlalchemy_url), FixedClock())
+
+    (entry,) = audit.page(limit=10, actor=BACKUP.name)
+    assert entry.audit_action.action == "db.backup"
+    assert entry.audit_action.after is not None
+    assert entry.audit_action.after["rows"] > 0
+    assert audit.newest_at(BACKUP.name) == entry.at
+    assert audit.newest_at("nobody-else") is None
+    assert audit.verify().problem == ""
 
 
 def test_a_backup_during_writes_holds_one_moment(engine: Engine, database_url: str, tmp_path: Path, open_engine: OpenEngine) -> None:  # fmt: skip
@@ -199,8 +220,8 @@ def test_a_database_with_tables_is_replaced_only_by_force(
     settings = home(tmp_path / "home", database_url)
     file = tmp_path / "kept.backup"
     journal = filled(engine)
-    backup.back_up(settings, file, with_secret=True)
     first = rows(database_url)
+    backup.back_up(settings, file, with_secret=True)
     journal.submit("later", submitted())
     engine.dispose()
     second = rows(database_url)
@@ -250,6 +271,7 @@ def test_a_backup_without_the_secret_needs_the_right_one(
     made: tuple[Settings, Path], tmp_path: Path
 ) -> None:
     settings, file = made
+    before = rows(settings.sqlalchemy_url)
     backup.back_up(settings, file, with_secret=False)
 
     refusals = []
@@ -264,7 +286,7 @@ def test_a_backup_without_the_secret_needs_the_right_one(
     assert "is not the secret of the backup" in refusals[1]
     with ZipFile(file) as archive:
         assert "secret" not in archive.namelist()
-    assert rows(right.sqlalchemy_url) == rows(settings.sqlalchemy_url)
+    assert rows(right.sqlalchemy_url) == before
 
 
 def test_another_secret_is_replaced_by_force_and_kept(

@@ -21,6 +21,7 @@ from holdfast.api.static_files import missing_page
 from holdfast.domain.jobfile.resources import NOT_TEXT
 from holdfast.errors import BadJobFile, HoldfastError, TooManyRequests, Unavailable
 from holdfast.host import resources
+from holdfast.log_context import log_context
 
 log = logging.getLogger(__name__)
 
@@ -143,7 +144,8 @@ def _handle_unexpected_error(request: Request, error: Exception) -> JSONResponse
     # Not the path itself: the paths that SkyPilot calls contain a secret.
     route = getattr(request.scope.get("route"), "path", "no route")
     number = getattr(request.state, "request_id", None)
-    log.error("bug in %s %s, request %s", request.method, route, number, exc_info=error)
+    with log_context(**({"request": number} if number else {})):
+        log.error("bug in %s %s, request %s", request.method, route, number, exc_info=error)
     title = "Internal error."
     detail = "the service encountered an unexpected error; see its log for details"
     return problem_response(

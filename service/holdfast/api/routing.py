@@ -21,6 +21,7 @@ from holdfast.api.auth.authentication import authenticate
 from holdfast.code_upload.tree import MOST_ENTRIES
 from holdfast.domain.jobfile.validation import unknown_key_message
 from holdfast.errors import BadRequest
+from holdfast.log_context import log_context
 
 MOST_VALUES: Final = 20_000
 """Maximum keys and values of one body.
@@ -49,6 +50,11 @@ class Route(APIRoute):
         has_values = not self.path.startswith(PIECES_PATH)
         most = MOST_TREE_VALUES if self.path == TREES_PATH else MOST_VALUES
 
+        async def handle(request: Request) -> Response:
+            job_id = request.path_params.get("job_id")
+            with log_context(**({"job": job_id} if job_id else {})):
+                return await admitted(request)
+
         async def admitted(request: Request) -> Response:
             request.state.caller = await run_in_threadpool(authenticate, request)
             if known is not None:
@@ -63,7 +69,7 @@ class Route(APIRoute):
                 raise BadRequest(f"the body holds more than {most} values; send fewer")
             return await answer(request)
 
-        return admitted
+        return handle
 
 
 class Router(APIRouter):

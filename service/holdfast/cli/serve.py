@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final
@@ -12,6 +10,7 @@ import typer
 
 from holdfast.cli import output
 from holdfast.errors import BadRequest
+from holdfast.log_context import log_to_stderr
 from holdfast.settings import (
     DEFAULT_PORT,
     Settings,
@@ -52,33 +51,23 @@ def serve(
     """Run the service until it is interrupted; jobs continue without it."""
     from holdfast.server import process  # noqa: PLC0415 - the bare client has no server
 
-    log_to_stderr()
+    settings = read_settings()
+    log_to_stderr(settings.log_format)
     if demo is None:
-        process.serve(read_settings(), _market(market_trace), host, port)
+        process.serve(settings, _market(market_trace), host, port)
         return
     if market_trace:
         raise BadRequest("--market-trace: a demonstration has its own market; leave --demo out")
     from holdfast.demo import history  # noqa: PLC0415 - nor this
 
-    with history.home(read_settings()) as settings:
-        process.serve(settings, read_market(), host, port, opened=history.with_history(demo))
+    with history.home(settings) as own_settings:
+        process.serve(own_settings, read_market(), host, port, opened=history.with_history(demo))
 
 
 def _market(trace: Path | None) -> SimulatedMarketSettings:
     """The settings of the local market, with a recording that an option names."""
     market = read_market()
     return market.model_copy(update={"market_trace": trace.absolute()}) if trace else market
-
-
-def log_to_stderr() -> None:
-    """Configure log output on standard error, one line per record."""
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=logging.INFO,
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-    )
-    for chatty in ("alembic", "httpx2", "httpcore2"):
-        logging.getLogger(chatty).setLevel(logging.WARNING)
 
 
 def up(
@@ -118,7 +107,7 @@ def up(
     else:
         from holdfast.server import process  # noqa: PLC0415 - the bare client has no server
 
-        log_to_stderr()
+        log_to_stderr(settings.log_format)
         prepare = _SkyPilotServer(skypilot_port, install)
         process.serve(settings, _market(market_trace), host, port, prepare)
 

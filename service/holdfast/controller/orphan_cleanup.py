@@ -36,6 +36,11 @@ class OrphanCleaner:
         self._journal = journal
         self._launchers = launchers
         self._clock = clock
+        self._running: dict[Engine, int] = {}
+
+    def running(self) -> Mapping[Engine, int]:
+        """Orphans that the newest sweep of each launcher found and could not stop. Thread-safe."""
+        return dict(self._running)
 
     async def sweep(self) -> None:
         """Sweep every launcher that supports it once.
@@ -46,7 +51,9 @@ class OrphanCleaner:
             if not isinstance(launcher, OrphanScan):
                 continue
             try:
-                for orphan in await launcher.sweep(self.is_live):
+                orphans = await launcher.sweep(self.is_live)
+                self._running[engine] = sum(not orphan.stopped for orphan in orphans)
+                for orphan in orphans:
                     self._record(orphan)
             except _UNAVAILABLE as error:
                 log.warning("orphan sweep at %s failed: %s", engine, error.detail)

@@ -21,8 +21,8 @@ from typing import Any, Final
 from holdfast_worker.protocol.environment import Env
 
 from holdfast.code_upload.upload_store import Uploads
-from holdfast.controller.limit_enforcement import LimitEnforcer, run_limit_enforcement
-from holdfast.controller.orphan_cleanup import OrphanCleaner, run_sweeps
+from holdfast.controller.limit_enforcement import LimitEnforcer
+from holdfast.controller.orphan_cleanup import OrphanCleaner
 from holdfast.controller.queue_admission import POLL_WAITING_EVERY_S, AdmissionQueue
 from holdfast.domain.budgets import BudgetBalance
 from holdfast.domain.events import Event, Finished, Outcome, Source
@@ -30,6 +30,7 @@ from holdfast.domain.jobfile.spec import Engine, JobSpec, launcher_name
 from holdfast.domain.jobs.job import Job, State
 from holdfast.domain.jobs.lifecycle import advance
 from holdfast.domain.jobs.moves import JobPlanner
+from holdfast.domain.jobs.observation import Observation
 from holdfast.domain.jobs.reconcile import Effect, ReconcileContext, decide, ms_until_decision
 from holdfast.domain.sweeps.sweep import SweepBalance
 from holdfast.errors import (
@@ -42,6 +43,7 @@ from holdfast.errors import (
     StoreUnavailable,
 )
 from holdfast.host.allowed_folders import Folders
+from holdfast.log_context import log_context
 from holdfast.market.planners import Planners
 from holdfast.ports import Clock, Launch, Launcher, ReportInbox, SecretStore
 from holdfast.rendering import load_all, render
@@ -195,7 +197,7 @@ class Reconciler:
             return job
         try:
             launcher = self._launcher(self._spec(job_id).engine)
-            seen = await launcher.observe(job.launch_key) if job.is_launched else None
+            seen = await self._observe(launcher, job)
         except LauncherUnreachable:
             self.limit_enforcer.enforce(job_id)
             raise
@@ -204,7 +206,19 @@ class Reconciler:
         context = replace(self._reconcile_context(job), planner=await self._planner(job))
         plan = decide(job, seen, self._clock.now(), context)
         job = self._append(job, plan.record)
-        match plan.effect:
+        with log_context(launch=job.launch_key):
+            return await self._act(launcher, job, plan.effect)
+
+    @staticmethod
+    async def _observe(launcher: Launcher, job: Job) -> Observation | None:
+        """The observation of the newest launch; None if no nodes may exist."""
+        if not job.is_launched:
+            return None
+        with log_context(launch=job.launch_key):
+            return await launcher.observe(job.launch_key)
+
+    async def _act(self, launcher: Launcher, job: Job, effect: Effect | None) -> Job:
+        match effect:
             case Effect.SUBMIT:
                 return await self._submit(launcher, job)
             case Effect.CANCEL:
@@ -387,6 +401,10 @@ class Reconciler:
 
         Errors are displayed to users but never change job state.
         """
+        with log_context(job=lease.job_id):
+            await self._process(lease)
+
+    async def _process(self, lease: Lease) -> None:
         job_id, problem = lease.job_id, None
         # The time of the request: the response may lack events that happened after it.
         seen_at: datetime | None = self._clock.now()
@@ -455,45 +473,3 @@ class Reconciler:
         if within_ms is not None:
             pause_s = min(pause_s, max(0, within_ms) / 1000)
         return now + timedelta(seconds=pause_s)
-
-
-async def run(
-    reconciler: Reconciler, nudged: asyncio.Event, stopped: asyncio.Event, intervals: PollIntervals
-) -> None:
-    """Process due jobs until `stopped`, at every poll interval and after each nudge.
-
-    A slow launcher delays neither the jobs of other launchers nor, up to a whole batch, its own other jobs. An
-    unexpected error with one job stops no other.
-    """
-    under_way: dict[Lease, asyncio.Task[None]] = {}
-
-    def forget(lease: Lease, task: asyncio.Task[None]) -> None:
-        del under_way[lease]
-        if not task.cancelled() and (error := task.exception()):
-            log.error(
-                "%s: unexpected error; the job is processed again when its lease expires",
-                lease.job_id,
-                exc_info=error,
-            )
-
-    companions = (
-        run_sweeps(reconciler.orphan_cleaner, intervals.sweep_every_s),
-        run_limit_enforcement(reconciler.limit_enforcer),
-    )
-    tasks = [asyncio.create_task(work) for work in companions]
-    while not stopped.is_set():
-        nudged.clear()
-        claimed: list[Lease] = []
-        try:
-            # A step may outlast its lease. A job under way is not claimed again; a nudge for it waits.
-            claimed = reconciler.claim(under_way)
-        except StoreUnavailable as error:
-            log.error("%s", error.detail)  # noqa: TRY400 - the message is complete
-        for lease in claimed:
-            under_way[lease] = task = asyncio.create_task(reconciler.process(lease))
-            task.add_done_callback(functools.partial(forget, lease))
-        with suppress(TimeoutError):
-            await asyncio.wait_for(nudged.wait(), timeout=intervals.poll_every_s / 2)
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, *under_way.values(), return_exceptions=True)

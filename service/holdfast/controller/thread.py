@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from threading import Event, Thread
 from typing import Any, Final, TypeVar
 
 from holdfast.controller.launcher_health import LauncherHealthMonitor
-from holdfast.controller.reconciler import PollIntervals, Reconciler, run
-from holdfast.errors import LauncherUnreachable
+from holdfast.controller.limit_enforcement import run_limit_enforcement
+from holdfast.controller.orphan_cleanup import run_sweeps
+from holdfast.controller.reconciler import Lease, PollIntervals, Reconciler
+from holdfast.errors import LauncherUnreachable, StoreUnavailable
 
+log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 HEARTBEAT_S: Final = 1.0
@@ -89,3 +95,45 @@ class ControllerThread:
         while True:
             self._heartbeat_s = self.monotonic_s()
             await asyncio.sleep(HEARTBEAT_S)
+
+
+async def run(
+    reconciler: Reconciler, nudged: asyncio.Event, stopped: asyncio.Event, intervals: PollIntervals
+) -> None:
+    """Process due jobs until `stopped`, at every poll interval and after each nudge.
+
+    A slow launcher delays neither the jobs of other launchers nor, up to a whole batch, its own other jobs. An
+    unexpected error with one job stops no other.
+    """
+    under_way: dict[Lease, asyncio.Task[None]] = {}
+
+    def forget(lease: Lease, task: asyncio.Task[None]) -> None:
+        del under_way[lease]
+        if not task.cancelled() and (error := task.exception()):
+            log.error(
+                "%s: unexpected error; the job is processed again when its lease expires",
+                lease.job_id,
+                exc_info=error,
+            )
+
+    companions = (
+        run_sweeps(reconciler.orphan_cleaner, intervals.sweep_every_s),
+        run_limit_enforcement(reconciler.limit_enforcer),
+    )
+    tasks = [asyncio.create_task(work) for work in companions]
+    while not stopped.is_set():
+        nudged.clear()
+        claimed: list[Lease] = []
+        try:
+            # A step may outlast its lease. A job under way is not claimed again; a nudge for it waits.
+            claimed = reconciler.claim(under_way)
+        except StoreUnavailable as error:
+            log.error("%s", error.detail)  # noqa: TRY400 - the message is complete
+        for lease in claimed:
+            under_way[lease] = task = asyncio.create_task(reconciler.process(lease))
+            task.add_done_callback(functools.partial(forget, lease))
+        with suppress(TimeoutError):
+            await asyncio.wait_for(nudged.wait(), timeout=intervals.poll_every_s / 2)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, *under_way.values(), return_exceptions=True)

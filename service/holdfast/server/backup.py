@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -10,10 +11,12 @@ from sqlalchemy import Engine, text
 
 import holdfast
 from holdfast.clock import SystemClock
+from holdfast.domain.access.audit import BACKUP
 from holdfast.errors import BadRequest, NotPossibleNow, StoreUnavailable
 from holdfast.host.home_lock import database_file, restoring_over
 from holdfast.settings import Settings
 from holdfast.store import backups, database
+from holdfast.store.audit_log import AuditLog
 from holdfast.store.backups import Backup, BackupManifest
 
 _SESSIONS = """
@@ -38,9 +41,20 @@ def back_up(settings: Settings, file: Path, *, with_secret: bool) -> BackupManif
         )
     engine = database.open_database(settings.sqlalchemy_url)
     try:
-        return _write(engine, settings, file, with_secret=with_secret)
+        made = _write(engine, settings, file, with_secret=with_secret)
+        _record(engine, made)
+        return made
     finally:
         engine.dispose()
+
+
+def _record(engine: Engine, made: BackupManifest) -> None:
+    """Record a complete backup, which does not contain this row, in the audit log."""
+    if made.revision != database.newest_revision():
+        return  # The table may look different.
+    action = BACKUP.audit_action("db.backup", "", after={"rows": sum(made.rows.values())})
+    with suppress(StoreUnavailable):  # A backup of a database that is full or read-only is valid.
+        AuditLog(engine, SystemClock()).record(action)
 
 
 def _write(engine: Engine, settings: Settings, file: Path, *, with_secret: bool) -> BackupManifest:

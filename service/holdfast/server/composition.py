@@ -202,6 +202,7 @@ def build(
         nudge=controller.nudge,
         call_launcher=controller.call,
         is_reconciling=controller.is_alive,
+        orphans=reconciler.orphan_cleaner.running,
         rate_limiter=_rate_limiter(settings),
         disk_error=partial(resources.disk_trouble, folders_of(settings)),
         trust_loopback=settings.trust_loopback,

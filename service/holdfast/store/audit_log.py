@@ -44,6 +44,10 @@ from holdfast.store.tables.identity import audit, audit_anchors
 _BATCH_ROWS: Final = 1000
 """Rows read at once for a verification. A lower value adds queries; a higher value uses more memory."""
 
+_SEARCHED_ROWS: Final = 100_000
+"""Newest rows in which the last backup is searched. A lower value misses it after many actions; a higher value
+reads more rows for each scrape where backups are made by other means."""
+
 _SLACK: Final = timedelta(days=1)
 """How far the oldest row exceeds its retention time before it is removed. A lower value adds
 anchors, each with its own row; a higher value keeps rows for longer."""
@@ -106,6 +110,15 @@ class AuditLog:
         """The newest row."""
         with _reading_any_text(self._engine) as connection:
             return _head(connection)
+
+    def newest_at(self, actor: str) -> datetime | None:
+        """Time of the newest row of an actor among the newest `_SEARCHED_ROWS`; None without one."""
+        with _reading_any_text(self._engine) as connection:
+            newest = select(func.max(audit.c.seq)).where(_NUMBERED).scalar_subquery()
+            recent = audit.c.actor == actor, audit.c.seq > newest - _SEARCHED_ROWS
+            query = select(audit).where(_NUMBERED, *recent).order_by(audit.c.seq.desc()).limit(1)
+            found = _entries(connection, query)
+        return found[0].at if found else None
 
     def head_at(self, seq: int) -> ChainHead | None:
         """The row with a number; None if there is none."""

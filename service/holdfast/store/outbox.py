@@ -192,6 +192,12 @@ class Outbox:
         with writing(self._engine) as connection:
             connection.execute(mine.values(due_at=again, trouble=trouble))
 
+    def counts(self) -> dict[str, int]:
+        """Messages by delivery status; without zeros."""
+        query = select(deliveries.c.progress, func.count()).group_by(deliveries.c.progress)
+        with reading(self._engine) as connection:
+            return {status: count for status, count in connection.execute(query)}  # noqa: C416 - rows, not pairs
+
     def list_deliveries(
         self, *channel_ids: str, limit: int, after: str | None = None
     ) -> list[Delivery]:

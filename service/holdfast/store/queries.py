@@ -131,6 +131,14 @@ class Queries:
         with reading(self._engine) as connection:
             return list(connection.execute(live).scalars())
 
+    def unfinished(self, limit: int) -> list[Job]:
+        """The oldest jobs that have not ended."""
+        live = jobs.c.status.not_in(list(Outcome))
+        query = select(jobs.c.id, jobs.c.fold).where(live).order_by(jobs.c.id).limit(limit)
+        with reading(self._engine) as connection:
+            rows = connection.execute(query).all()
+            return [event_log.load(connection, row.id, row.fold) for row in rows]
+
     def project_of(self, job_id: str) -> str | None:
         """The project of a job; None if it does not exist."""
         with reading(self._engine) as connection:

@@ -7,6 +7,7 @@ Plain ASGI: Starlette's function middleware hides the disconnection of a client 
 
 from __future__ import annotations
 
+import re
 import secrets
 from typing import Final
 
@@ -22,6 +23,7 @@ from holdfast.api.routing import CODE_PATH
 from holdfast.api.schemas.service import Problem
 from holdfast.code_upload.tree import BODY_BYTES
 from holdfast.errors import BadRequest, HoldfastError, NotFound
+from holdfast.log_context import log_context
 from holdfast.rate_limit import MINUTE_S, RateLimitResult
 
 _POLICY: Final = (
@@ -36,6 +38,8 @@ _POLICY: Final = (
     "frame-ancestors 'none'",
     "require-trusted-types-for 'script'",
 )
+_REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._-]{8,32}")
+"""Ids that are accepted from clients: they are stored in the audit log, which has room for 32 characters."""
 HEADERS: Final = {
     HEADER: version(),
     "Content-Security-Policy": "; ".join(_POLICY),
@@ -60,7 +64,7 @@ class RequestLimits:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        request_id = secrets.token_hex(8)
+        request_id = _request_id(Headers(scope=scope))
         scope.setdefault("state", {})["request_id"] = request_id
 
         async def send_with_id(message: Message) -> None:
@@ -81,10 +85,17 @@ class RequestLimits:
         elif flaw := _nul_error(Request(scope)):
             target = problems.error_response(Request(scope), flaw)
         try:
-            await target(scope, receive, send_with_id)
+            with log_context(request=request_id):
+                await target(scope, receive, send_with_id)
         except* BrokenResourceError:
             # FastAPI's event stream writes once more to a disconnected client.
             pass
+
+
+def _request_id(headers: Headers) -> str:
+    """The id that the client or a proxy has given the request; a new one without a valid one."""
+    given = headers.get("x-request-id", "")
+    return given if _REQUEST_ID.fullmatch(given) else secrets.token_hex(8)
 
 
 def _rate_limit_headers(taken: RateLimitResult) -> dict[str, str]:

@@ -17,11 +17,15 @@ from prometheus_client.registry import Collector
 
 from holdfast.api.dependencies import TheServices
 from holdfast.api.routing import Router
+from holdfast.api.views.fleet_health import FleetHealth, fleet_health
+from holdfast.domain.access.audit import BACKUP
 from holdfast.domain.billing.phases import Phase
 from holdfast.domain.events import DRILL, Cause, Outcome
 from holdfast.domain.jobfile.limits import MICROS_PER_USD
 from holdfast.domain.jobfile.spec import Engine
 from holdfast.domain.jobs.job import State
+from holdfast.domain.notifications.channels import DeliveryStatus
+from holdfast.ports import OrphanScan
 from holdfast.services import Services
 from holdfast.store.billing.statistics import ServiceStatistics, collect_statistics
 
@@ -119,13 +123,15 @@ def _figures(services: Services) -> Iterator[Metric]:
         int(services.is_reconciling()),
     )
     yield _launchers(services)
-    found = collect_statistics(services.engine, services.bill_rollups, services.clock.now())
+    found = collect_spread(services.engine, services.bill_rollups, services.clock.now())
     yield from _jobs(found)
     yield from _money(found)
     yield from _watched_jobs(found)
     words = "Jobs that wait for room in quotas."
     yield _gauge("holdfast_queue_waiting_jobs", words, len(services.journal.queue.state().waiting))
     yield from _gpus(services)
+    yield from _risks(fleet_health(services))
+    yield from _upkeep(services)
     yield from _training([reading.values for reading in services.queries.readings().values()])
 
 
@@ -168,6 +174,66 @@ def _watched_jobs(found: ServiceStatistics) -> Iterator[Metric]:
     yield _gauge("holdfast_look_overdue_seconds", words, found.overdue_s)
 
 
+def _risks(found: FleetHealth) -> Iterator[Metric]:
+    for name, words, value in (
+        ("room_wait", "Longest wait for room in quotas", found.wait_for_room_s),
+        ("nodes_wait", "Longest wait for requested nodes", found.wait_for_nodes_s),
+        ("startup", "Longest time of present nodes before training", found.startup_s),
+        ("silence", "Longest time without a report of a job in training", found.silence_s),
+        ("unsaved", "Longest training time since a checkpoint", found.unsaved_s),
+    ):
+        yield _gauge(f"holdfast_{name}_seconds", f"{words}; 0 without such a job.", value)
+    words = "Unfinished jobs whose newest checkpoints failed."
+    yield _gauge("holdfast_failing_save_jobs", words, found.failing_saves)
+    words = "Jobs that are expected to miss their deadline."
+    yield _gauge("holdfast_late_jobs", words, found.late)
+    yield _spread(
+        "holdfast_training_remaining_seconds",
+        "Jobs in training: expected time until their end.",
+        found.remaining_s,
+    )
+
+
+def _upkeep(services: Services) -> Iterator[Metric]:
+    """Yield what the service itself needs from its operators."""
+    now = services.clock.now()
+    words = "Largest share of a monthly budget that is spent, by scope; absent without budgets."
+    budgets = GaugeMetricFamily("holdfast_budget_spent_ratio", words, labels=["scope"])
+    shares: dict[str, float] = {}
+    for balance in services.journal.budgets.balances(now):
+        scope = balance.budget.scope.value
+        share = balance.spent_by(now) / balance.budget.monthly_micros
+        shares[scope] = max(share, shares.get(scope, 0.0))
+    for scope, share in shares.items():
+        budgets.add_metric([scope], share)
+    yield budgets
+    words = "Messages to notification channels, by delivery status."
+    statuses, counts = DeliveryStatus, services.outbox.counts()
+    yield _labelled_gauge("holdfast_notification_messages", words, "status", statuses, counts)
+    words = "Seconds since the last backup with holdfast db backup; absent without one."
+    age = GaugeMetricFamily("holdfast_backup_age_seconds", words)
+    if made_at := services.audit.newest_at(BACKUP.name):
+        age.add_metric([], max(0.0, (now - made_at).total_seconds()))
+    yield age
+    words = "1 while events and files can be written on this machine."
+    yield _gauge("holdfast_disk_up", words, int(services.disk_error() is None))
+    yield _stray_launches(services)
+
+
+def _stray_launches(services: Services) -> Metric:
+    metric = GaugeMetricFamily(
+        "holdfast_orphans",
+        "Resources at launchers that belong to no live launch and still run, by launcher.",
+        labels=["launcher", "kind"],
+    )
+    orphans = services.orphans()
+    for engine, launcher in services.launchers.items():
+        strangers = launcher.strangers if isinstance(launcher, OrphanScan) else None
+        metric.add_metric([engine.value, "ended"], orphans.get(engine, 0))
+        metric.add_metric([engine.value, "unknown"], len(strangers or ()))
+    return metric
+
+
 def _training(newest: Sequence[Mapping[str, float | None]]) -> Iterator[Metric]:
     """Yield minimum, mean and maximum of each runtime metric over all jobs in training.
 
@@ -175,7 +241,7 @@ def _training(newest: Sequence[Mapping[str, float | None]]) -> Iterator[Metric]:
     """
     for name, (metric, words) in TRAINING.items():
         found = [value for point in newest if (value := point.get(name)) is not None]
-        yield _statistics(metric, f"Jobs in training: {words}.", found)
+        yield _spread(metric, f"Jobs in training: {words}.", found)
 
 
 def _gpus(services: Services) -> Iterator[Metric]:
@@ -190,15 +256,16 @@ def _gpus(services: Services) -> Iterator[Metric]:
     yield _labelled_gauge("holdfast_throttled_gpus", words, "reason", Throttle, throttles)
     for metric, words, value in GPU_READINGS:
         found = [number for gpu in gpus if (number := value(gpu)) is not None]
-        yield _statistics(metric, f"GPUs of jobs in training: {words}.", found)
+        yield _spread(metric, f"GPUs of jobs in training: {words}.", found)
 
 
-def _statistics(name: str, words: str, values: Sequence[float]) -> Metric:
+def _spread(name: str, words: str, found: Sequence[float]) -> Metric:
+    """Minimum, mean and maximum over some jobs; without samples if there are none."""
     family = GaugeMetricFamily(name, words, labels=["stat"])
-    if values:
-        family.add_metric(["min"], min(values))
-        family.add_metric(["mean"], fmean(values))
-        family.add_metric(["max"], max(values))
+    if found:
+        family.add_metric(["min"], min(found))
+        family.add_metric(["mean"], fmean(found))
+        family.add_metric(["max"], max(found))
     return family
 
 

@@ -37,6 +37,10 @@ class Actor:
         return AuditAction(actor=self, action=action, target=target, before=before, after=after)
 
 
+BACKUP: Final = Actor(name="(backup)")
+"""The actor of complete backups, which are made without a user."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AuditAction:
     """One recorded user action."""

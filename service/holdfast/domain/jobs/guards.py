@@ -146,17 +146,19 @@ def _waiting(job: Job, limits: Limits, now: datetime) -> Iterator[tuple[Guard, s
 
     It also covers nodes that the others wait for, as the others are billed.
     """
-    since = job.missing_since if job.placed else _waits_since(job)
+    since = waiting_since(job)
     if since is not None and now - since >= timedelta(seconds=limits.max_wait_s):
         what = f"{job.node_text(job.awaited_nodes)} not there" if job.placed else "no nodes"
         yield Guard.MAX_WAIT, f"{what} within max_wait {limits.max_wait}"
 
 
-def _waits_since(job: Job) -> datetime | None:
-    """Since when the job has no nodes although it asks for them.
+def waiting_since(job: Job) -> datetime | None:
+    """Since when the job lacks nodes that it asks for.
 
-    None if it waits in the queue for room in quotas, or its plan lets it wait.
+    None if it has them, waits in the queue for room in quotas, or its plan lets it wait.
     """
+    if job.placed:
+        return job.missing_since
     if job.state is State.QUEUED or (job.plan and job.plan.waits):
         return None
     planned_at = job.plan.since if job.plan else None
