@@ -194,7 +194,7 @@ class Reconciler:
         if job.state in {State.PAUSED, State.ENDED}:
             return job
         try:
-            launcher = self._launcher(self._spec(job_id).engine)
+            launcher = self._launcher(self._spec(job_id, job.spec_seq).engine)
             seen = await launcher.observe(job.launch_key) if job.is_launched else None
         except LauncherUnreachable:
             self.limit_enforcer.enforce(job_id)
@@ -219,9 +219,9 @@ class Reconciler:
 
     async def _planner(self, job: Job) -> JobPlanner | None:
         """The planner of a job over the market of this moment, for which clouds may be asked."""
-        if self._planners is None or self._spec(job.id).holdfast.plan is None:
+        if self._planners is None or self._spec(job.id, job.spec_seq).holdfast.plan is None:
             return None
-        spec = self._spec(job.id).with_limits(job.limits)
+        spec = self._spec(job.id, job.spec_seq).with_limits(job.limits)
         return await self._planners.prepare(spec, self._clock.now())
 
     async def _submit(self, launcher: Launcher, job: Job) -> Job:
@@ -301,7 +301,7 @@ class Reconciler:
         Raises:
             LaunchRefused: a place of the launch does not exist any more.
         """
-        spec = self._spec(job.id).with_limits(job.launch_limits)
+        spec = self._spec(job.id, job.spec_seq).with_limits(job.launch_limits)
         try:
             return spec.with_placement(job.placement)
         except BadJobFile as error:
@@ -319,12 +319,12 @@ class Reconciler:
         except BadJobFile as error:  # Another version accepted the job.
             raise LaunchRefused(error.detail) from error
 
-    def _read_spec(self, job_id: str) -> JobSpec:
-        """The submitted job file, which never changes. Limits may have been changed since."""
+    def _read_spec(self, job_id: str, _spec_seq: int) -> JobSpec:
+        """The job file of an event. Limits may have been changed since."""
         return JobSpec.from_stored(self._journal.submission(job_id).spec)
 
     def _reconcile_context(self, job: Job) -> ReconcileContext:
-        spec = self._spec(job.id).with_limits(job.limits)
+        spec = self._spec(job.id, job.spec_seq).with_limits(job.limits)
         launcher = self._launchers.get(spec.engine)
         return ReconcileContext(
             limits=spec.holdfast.limits,
@@ -338,9 +338,9 @@ class Reconciler:
     def _planned_context(self, job: Job) -> ReconcileContext:
         """The context of a decision without an observation."""
         context = self._reconcile_context(job)
-        if self._planners is None or self._spec(job.id).holdfast.plan is None:
+        if self._planners is None or self._spec(job.id, job.spec_seq).holdfast.plan is None:
             return context
-        spec = self._spec(job.id).with_limits(job.limits)
+        spec = self._spec(job.id, job.spec_seq).with_limits(job.limits)
         return replace(context, planner=self._planners.of(spec, self._clock.now()))
 
     def _budget_balances(self, job: Job) -> tuple[BudgetBalance, ...]:

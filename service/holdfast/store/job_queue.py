@@ -24,7 +24,6 @@ from holdfast.domain.events import (
     PriorityChanged,
     ResumeRequested,
     Submitted,
-    decode,
 )
 from holdfast.domain.events.values import Demand
 from holdfast.domain.jobfile.spec import JobSpec
@@ -42,7 +41,7 @@ from holdfast.store import audit_log, event_log
 from holdfast.store.database import reading, writing
 from holdfast.store.sweeps import jobs_without_turn
 from holdfast.store.tables.billing import owner_usage, queue_entries, quotas
-from holdfast.store.tables.jobs import job_events, jobs
+from holdfast.store.tables.jobs import jobs
 
 _LIMITS: Final = ("jobs", "nodes", "gpus", "micros_per_hour")
 _DEMAND: Final = ("nodes", "gpus", "micros_per_hour")
@@ -153,7 +152,11 @@ def track_queue(connection: Connection, job: Job, events: Sequence[Event], now: 
     for event in changes:
         match event:
             case Submitted() | ResumeRequested():
-                submitted = event if isinstance(event, Submitted) else _submission(connection, job)
+                submitted = (
+                    event
+                    if isinstance(event, Submitted)
+                    else event_log.submissions(connection, [job.id])[job.id]
+                )
                 row = _row(job, submitted, admitted_at=None)
                 connection.execute(insert(queue_entries).values(**row))
             case Admitted(at=at, demand=demand):
@@ -194,16 +197,9 @@ def _enroll_missing(connection: Connection, now: datetime) -> None:
     for job_id in list(connection.execute(live).scalars()):
         job = event_log.read(connection, job_id)
         admitted_at = None if job.state is State.QUEUED else now
-        row = _row(job, _submission(connection, job), admitted_at=admitted_at)
+        submitted = event_log.submissions(connection, [job_id])[job_id]
+        row = _row(job, submitted, admitted_at=admitted_at)
         connection.execute(insert(queue_entries).values(**row))
-
-
-def _submission(connection: Connection, job: Job) -> Submitted:
-    first = job_events.c.job_id == job.id, job_events.c.seq == 1
-    row = connection.execute(select(job_events).where(*first)).one()
-    event = decode(row.kind, row.at, row.body)
-    assert isinstance(event, Submitted)
-    return event
 
 
 def _row(job: Job, submitted: Submitted, *, admitted_at: datetime | None) -> dict[str, Any]:

@@ -37,11 +37,13 @@ from holdfast.domain.events import (
     PriceChanged,
     RanksReplaced,
     RanksRestarted,
+    Resized,
     ResumeRequested,
     RunsCompared,
     Submitted,
     TagsChanged,
     TrainingStarted,
+    current_submission,
 )
 from holdfast.domain.events.values import NodeGroup
 from holdfast.domain.jobfile.limits import MICROS_PER_USD
@@ -201,7 +203,9 @@ def _cost_text(account: Bill) -> str:
     return "; ".join(lines) + "."
 
 
-def _request_sentences(facts: Sequence[Event]) -> Iterator[Sentence]:
+def _request_sentences(  # noqa: C901 - one for each kind
+    facts: Sequence[Event],
+) -> Iterator[Sentence]:
     for fact in facts:
         match fact:
             case Submitted(at=at, name=name, by=by):
@@ -216,6 +220,8 @@ def _request_sentences(facts: Sequence[Event]) -> Iterator[Sentence]:
                 yield Sentence(at, f"Pause requested{_actor_text(by)}: {reason}.")
             case Paused(at=at):
                 yield Sentence(at, "Paused: all nodes are released, and no costs accrue.")
+            case Resized(at=at, changes=changes, by=by):
+                yield Sentence(at, f"Resized{_actor_text(by)}: {', '.join(changes)}.")
             case ResumeRequested(at=at, reason=reason, by=by):
                 yield Sentence(at, f"Resume requested{_actor_text(by)}: {reason}.")
             case LimitsChanged() | TagsChanged() | DrillRequested():
@@ -424,8 +430,8 @@ def _restart_text(restart: RanksRestarted) -> str:
 
 
 def _spec(facts: Sequence[Event]) -> JobSpec:
-    """The specification with which the job was submitted."""
-    return JobSpec.from_stored(next(fact for fact in facts if isinstance(fact, Submitted)).spec)
+    """The job file with the resources of its newest resize."""
+    return JobSpec.from_stored(current_submission(facts).spec)
 
 
 def _parent_job(spec: JobSpec) -> str | None:

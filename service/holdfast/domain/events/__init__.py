@@ -44,10 +44,12 @@ from holdfast.domain.events.requests import (
     LimitsChanged,
     PauseRequested,
     PriorityChanged,
+    Resized,
     ResumeRequested,
     RunsCompared,
     Submitted,
     TagsChanged,
+    current_submission,
 )
 from holdfast.domain.events.service import (
     Admitted,
@@ -120,6 +122,7 @@ __all__ = [
     "RanksReplaced",
     "RanksRestarted",
     "Removal",
+    "Resized",
     "RestoreStarted",
     "ResumeRequested",
     "RunDescribed",
@@ -132,6 +135,7 @@ __all__ = [
     "UnknownEvent",
     "WorkerFact",
     "WorkerLeft",
+    "current_submission",
     "decode",
     "encode",
 ]

@@ -9,6 +9,7 @@
     recovering --LaunchRequested--> provisioning           (lost by the launcher: a new launch key)
     any active state with a launch --MoveRequested--> moving --Moved--> queued
     any active state --PauseRequested, GuardTripped--> pausing --Paused--> paused --ResumeRequested--> queued
+    paused --Resized--> paused                             (its next launches ask for other resources)
     any state but ended --CancelRequested, GuardTripped--> stopping
     any but paused and ended --Finished--> ended           (a pause or a cancel may lose the race)
 
@@ -54,6 +55,7 @@ from holdfast.domain.events import (
     Planned,
     PriceChanged,
     PriorityChanged,
+    Resized,
     ResumeRequested,
     RunsCompared,
     Submitted,
@@ -64,7 +66,7 @@ from holdfast.domain.events import (
 from holdfast.domain.jobfile.limits import Limits
 from holdfast.domain.jobfile.spec import engine_of
 from holdfast.domain.jobs.drills import drills_of_new_attempt, pending_drill
-from holdfast.domain.jobs.job import Job, State
+from holdfast.domain.jobs.job import Job, LauncherChange, State
 from holdfast.domain.jobs.node_changes import (
     groups_of,
     in_training,
@@ -72,12 +74,12 @@ from holdfast.domain.jobs.node_changes import (
     with_node_change,
     with_preemption,
 )
-from holdfast.domain.jobs.plan_status import plan_after
+from holdfast.domain.jobs.plan_status import Pace, plan_after
 from holdfast.domain.jobs.transitions import TRANSITIONS, JobAnnotation
 from holdfast.domain.jobs.worker_events import apply_progress, apply_worker_event
 from holdfast.errors import IllegalTransition
 
-FOLD: Final = 17
+FOLD: Final = 18
 """Version of the fold. Raise it if the same events yield a different `Job`, so that cached rows are recomputed."""
 
 
@@ -136,6 +138,7 @@ def _apply(job: Job, event: Event) -> Job:
             | Paused()
             | MoveRequested()
             | Moved()
+            | Resized()
             | ResumeRequested()
             | CancelRequested()
             | GuardTripped()
@@ -210,7 +213,7 @@ def replay_event(job: Job, event: Event) -> Job:
         return advance(job, UnknownEvent(at=event.at, kind=type(event).__name__, body={}))
 
 
-def _apply_transition(  # noqa: PLR0911 - one for each kind
+def _apply_transition(  # noqa: C901, PLR0911 - one for each kind
     job: Job,
     event: LaunchRequested
     | CapacityDenied
@@ -222,6 +225,7 @@ def _apply_transition(  # noqa: PLR0911 - one for each kind
     | Paused
     | MoveRequested
     | Moved
+    | Resized
     | ResumeRequested
     | CancelRequested
     | GuardTripped
@@ -263,6 +267,8 @@ def _apply_transition(  # noqa: PLR0911 - one for each kind
             return _leaving(job, event, state)
         case Paused() | Moved():
             return _without_launch(job, event, state)
+        case Resized():
+            return _resized(job, event)
         case ResumeRequested():
             return _resumed(job, event, state)
         case Finished():
@@ -321,6 +327,23 @@ def _released(job: Job, at: datetime) -> Job:
         drilled_nodes=(),
         pending_drills=(),
         account=job.account.closed(at),
+    )
+
+
+def _resized(job: Job, event: Resized) -> Job:
+    """The paused job with other resources. Plan and pace belong to the nodes that it had."""
+    engine = engine_of(event.spec.get("resources") or {})
+    change = LauncherChange(before=job.engine, last_launch=job.launch)
+    return replace(
+        job,
+        spec_seq=job.seq,
+        engine=engine,
+        launcher_changes=(*job.launcher_changes, *([change] if engine is not job.engine else [])),
+        min_nodes=event.spec.get("min_nodes"),
+        micros_per_hour=event.micros_per_hour,
+        placement=None,
+        plan=None,
+        pace=Pace(),
     )
 
 

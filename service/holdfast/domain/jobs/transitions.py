@@ -31,6 +31,7 @@ from holdfast.domain.events import (
     PriorityChanged,
     RanksReplaced,
     RanksRestarted,
+    Resized,
     ResumeRequested,
     RunsCompared,
     TagsChanged,
@@ -99,6 +100,7 @@ TRANSITIONS: Final[Mapping[tuple[State, type[Event]], State]] = {
     (S.MOVING, Moved): S.QUEUED,
     **{(state, PauseRequested): S.PAUSING for state in ACTIVE},
     (S.PAUSING, Paused): S.PAUSED,
+    (S.PAUSED, Resized): S.PAUSED,
     (S.PAUSED, ResumeRequested): S.QUEUED,
     **{(state, CancelRequested): S.STOPPING for state in LIVE - {S.STOPPING}},
     # Guards that pause lead to pausing instead.
