@@ -84,7 +84,6 @@ from holdfast.api.schemas.jobs import (
     RemovalOut,
     RenderOut,
     RenderTaskIn,
-    ResumeIn,
     TaskIn,
     TerminationNoticeOut,
 )
@@ -146,6 +145,7 @@ from holdfast.api.schemas.queue import (
     QuotaIn,
     QuotaOut,
 )
+from holdfast.api.schemas.resize import NodeRangeIn, ResumeIn, ResumeNodesOut, ResumePreviewOut
 from holdfast.api.schemas.selections import (
     JobActionIn,
     JobActionOut,
@@ -248,6 +248,7 @@ __all__ = [
     "NodeCommandOut",
     "NodeGroupOut",
     "NodeLossOut",
+    "NodeRangeIn",
     "NodesEstimateOut",
     "NoticeOut",
     "NoticesOut",
@@ -302,6 +303,8 @@ __all__ = [
     "RenderOut",
     "RenderTaskIn",
     "ResumeIn",
+    "ResumeNodesOut",
+    "ResumePreviewOut",
     "RetentionOut",
     "RetentionPolicyOut",
     "SeenOut",

@@ -35,7 +35,11 @@ EXAMPLES: Final = {
         "holdfast cancel -l team=nlp,stage=dev --dry-run",
     ),
     "pause": ("holdfast pause bert-large", "holdfast pause bert-large --reason 'over the weekend'"),
-    "resume": ("holdfast resume bert-large", "holdfast resume bert-large --max-cost 200"),
+    "resume": (
+        "holdfast resume bert-large",
+        "holdfast resume bert-large --max-cost 200",
+        "holdfast resume bert-large --nodes 4 --infra slurm/gpu --dry-run",
+    ),
     "limits": (
         "holdfast limits bert-large",
         "holdfast limits bert-large --max-cost 200 --deadline none",
