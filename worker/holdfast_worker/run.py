@@ -435,7 +435,7 @@ class Run:
         self._step_boundary.loader = feed
         if self._recovery:
             run = self._nonce, self._epoch
-            where = (lambda: self.step), (lambda: feed.position)
+            where = (lambda: self.step), (lambda: feed.known_position)
             self._step_boundary.recovery = self._recovery.start(run, *where, self._checkpointer)
         if not self._joined_at:
             self._report_start(total)
