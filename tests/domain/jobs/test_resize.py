@@ -112,7 +112,7 @@ def test_resize_and_resume_are_recorded_together() -> None:
 def test_price_of_new_nodes_counts_against_the_limit() -> None:
     job, costly = fold("job-1", PAUSED), replace(resized(), micros_per_hour=60_000_000)
 
-    with pytest.raises(NotPossibleNow, match="max_cost_usd must be above 2.01"):
+    with pytest.raises(NotPossibleNow, match=r"max_cost_usd must be above 2\.01"):
         resume(job, Limits(max_cost_usd=1), {}, at(9), reason="back", resized=costly)
 
 

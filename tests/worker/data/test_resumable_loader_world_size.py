@@ -392,7 +392,8 @@ def test_position_is_unknown_until_the_first_batch_of_a_new_world() -> None:
 
     before = same.known_position, other.known_position
     next(iter(other))
+    after = other.known_position
 
-    assert before[0] == same.position
-    assert before[1] is None
-    assert other.known_position == other.position
+    assert [position and position.taken for position in before] == [2, None]
+    assert after is not None
+    assert after.taken == 1
