@@ -33,7 +33,7 @@ OLD = {
 }
 """A row of the first version: fewer fields, no version, and a different definition of preemption."""
 FIELDS = (
-    "id seq name state owner project engine launcher_changes spec_seq tags sweep trial parameters min_nodes submitted_at updated_at priority queued_at wait_began_at outcome exit_code detail leftovers account stop_asked_at tripped guard "
+    "id seq name state owner project engine launcher_changes spec_seq tags sweep trial parameters min_nodes submitted_at updated_at priority queued_at wait_began_at outcome exit_code detail leftovers account stop_asked_at paused_for priority_pauses tripped guard "
     "limits launch_limits launch placement plan pace launches_before_resume is_launched "
     "attempt attempts_before_launch denials placed nodes groups node_changes absent_nodes lost_nodes missing_since preempted_nodes drilled_nodes hosting hosting_attempt "
     "started_attempt noticed left_attempt hopeless furthest_step advanced_attempt "

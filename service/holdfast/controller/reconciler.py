@@ -25,7 +25,7 @@ from holdfast.controller.limit_enforcement import LimitEnforcer, run_limit_enfor
 from holdfast.controller.orphan_cleanup import OrphanCleaner, run_sweeps
 from holdfast.controller.queue_admission import POLL_WAITING_EVERY_S, AdmissionQueue
 from holdfast.domain.budgets import BudgetBalance
-from holdfast.domain.events import Event, Finished, Outcome, Source
+from holdfast.domain.events import Event, Finished, Outcome, Paused, Source
 from holdfast.domain.jobfile.spec import Engine, JobSpec, launcher_name
 from holdfast.domain.jobs.job import Job, State
 from holdfast.domain.jobs.lifecycle import advance
@@ -236,7 +236,7 @@ class Reconciler:
     def _append(self, job: Job, events: Sequence[Event]) -> Job:
         """Append events, and admit waiting jobs to the room that the job leaves."""
         job = self._journal.append(job, events)
-        if events and job.state in {State.PAUSED, State.ENDED}:
+        if any(isinstance(event, Paused | Finished) for event in events):
             self._queue.wake()
         return job
 
@@ -333,6 +333,7 @@ class Reconciler:
             waits_for_turn=(waits := self._waits_for_turn(job)),
             saves_on_cancel=launcher is None or launcher.saves_on_cancel,
             admission=None if waits else self._queue.admission(job),
+            priority_pause=self._queue.priority_pause(job),
         )
 
     def _planned_context(self, job: Job) -> ReconcileContext:

@@ -145,7 +145,12 @@ from holdfast.api.schemas.queue import (
     QuotaIn,
     QuotaOut,
 )
-from holdfast.api.schemas.resize import NodeRangeIn, ResumeIn, ResumeNodesOut, ResumePreviewOut
+from holdfast.api.schemas.resize import (
+    NodeRangeIn,
+    ResumeIn,
+    ResumeNodesOut,
+    ResumePreviewOut,
+)
 from holdfast.api.schemas.selections import (
     JobActionIn,
     JobActionOut,

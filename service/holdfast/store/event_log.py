@@ -95,7 +95,7 @@ def refold(connection: Connection, job_id: str) -> Job:
 
 
 def submissions(connection: Connection, job_ids: Collection[str]) -> dict[str, Submitted]:
-    """The submissions of jobs, with the resources of their newest resize; unknown jobs are omitted."""
+    """The submissions of jobs with their newest resources; unknown jobs are omitted."""
     table = job_events.c
     holds_file = or_(table.seq == 1, table.kind == Resized.__name__)
     query = select(job_events).where(table.job_id.in_(job_ids), holds_file)

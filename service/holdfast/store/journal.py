@@ -463,7 +463,7 @@ def _record(connection: Connection, job: Job, events: Sequence[Event], now: date
     enforce_sweep(connection, priced, events, now)
     is_queued = has_quotas(connection)
     if is_queued:
-        enforce_quotas(connection, job, events)
+        enforce_quotas(connection, job, events, now)
     after = event_log.record(connection, job, events, now)
     if is_queued:
         track_queue(connection, after, events, now)

@@ -67,7 +67,9 @@ class ResizeRequest:
 
 
 def prepare_resize(services: Services, job: Job, asked: ResizeRequest, caller: Caller) -> Resize:
-    """Compute what a resize changes, and list the reasons for refusing it. Blocking, as prices are queried.
+    """Compute what a resize changes, and list the reasons for refusing it.
+
+    Blocking, as prices are queried.
 
     Raises:
         BadJobFile: the values are malformed, or the launcher cannot run the job with them.

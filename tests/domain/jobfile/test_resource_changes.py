@@ -13,7 +13,7 @@ def spec_of(resources: dict[str, Any], **values: Any) -> JobSpec:
     return JobSpec(name="a", run="x", resources=resources, **values)
 
 
-def test_new_accelerators_replace_the_hardware_of_all_alternatives() -> None:
+def test_new_accelerators_replace_hardware_of_all_alternatives() -> None:
     before = {
         "any_of": [
             {"infra": "aws", "instance_type": "p4d.24xlarge"},

@@ -384,7 +384,7 @@ def test_batch_sampler_in_place_of_the_sampler_is_supported() -> None:
     assert of_pass(1, [after]) == of_pass(1, [run_loaders(striped(60, 30), 2, 2)])[:30]
 
 
-def test_position_is_unknown_until_the_first_batch_of_a_new_world() -> None:
+def test_position_is_unknown_before_first_batch_of_a_new_world() -> None:
     trees = run_loaders(striped(60, 5), 2, 2).trees
     same, other = (
         ResumableLoader(striped(60, 5)(0, size), reshard(trees, 0, size)) for size in (2, 3)

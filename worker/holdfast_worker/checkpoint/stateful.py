@@ -197,7 +197,7 @@ class TrackedState:
 
     @property
     def per_rank(self) -> list[str]:
-        """Names of the objects with one state for each rank, which no other number of ranks can load."""
+        """Names of the objects with one state for each rank, which only as many ranks load."""
         return sorted(self._per_rank)
 
     @property

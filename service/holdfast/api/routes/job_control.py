@@ -66,7 +66,7 @@ def resume_job(
     actor: TheActor,
     body: ResumeIn | None = None,
 ) -> JobOut:
-    """Resume a paused job from its newest checkpoint, with changed limits or on other nodes if given."""
+    """Resume a paused job from its newest checkpoint, with changed limits and nodes if given."""
     asked = body or ResumeIn()
     spec = _spec(services, job)
     request = resize_request(asked, _limits(job, spec))

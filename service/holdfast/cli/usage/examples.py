@@ -26,6 +26,7 @@ EXAMPLES: Final = {
     "quota set": (
         "holdfast quota set user ada --gpus 16 --jobs 4",
         "holdfast quota set service --hourly-cost 200",
+        "holdfast quota set project nlp --nodes 8 --pause-for-priority",
     ),
     "quota unset": ("holdfast quota unset user ada",),
     "why": ("holdfast why bert-large",),

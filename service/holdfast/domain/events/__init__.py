@@ -57,7 +57,9 @@ from holdfast.domain.events.service import (
     Guard,
     GuardTripped,
     LaunchRequested,
+    PausedForPriority,
     Removal,
+    Requeued,
 )
 from holdfast.domain.events.worker import (
     CheckpointCommitted,
@@ -111,6 +113,7 @@ __all__ = [
     "Outcome",
     "PauseRequested",
     "Paused",
+    "PausedForPriority",
     "PlaceState",
     "PlanFact",
     "PlanForecast",
@@ -122,6 +125,7 @@ __all__ = [
     "RanksReplaced",
     "RanksRestarted",
     "Removal",
+    "Requeued",
     "Resized",
     "RestoreStarted",
     "ResumeRequested",

@@ -1,4 +1,4 @@
-"""Other nodes for a job: its file with changed nodes, accelerators, place or capacity type. Pure."""
+"""Other nodes for a job: changes of their number, accelerators, place and capacity. Pure."""
 
 from __future__ import annotations
 

@@ -182,7 +182,7 @@ def pause(job: Job, now: datetime, reason: str, by: str = "") -> tuple[Event, ..
     Raises:
         NotPossibleNow: The job is stopping or has ended.
     """
-    if job.state in {State.PAUSING, State.PAUSED}:
+    if job.state in {State.PAUSING, State.PAUSED} and not job.paused_for:
         return ()
     if no := pause_refusal(job):
         raise NotPossibleNow(f"job {job.id} cannot be paused: {no}")
@@ -258,6 +258,8 @@ def change_priority(job: Job, priority: int, now: datetime, by: str = "") -> tup
 def pause_refusal(job: Job) -> str | None:
     """Why a job cannot be paused now; None if it can."""
     match job.state:
+        case State.PAUSING if job.paused_for:
+            return None
         case State.PAUSING | State.PAUSED | State.STOPPING:
             return f"it is {job.state}"
         case State.ENDED:

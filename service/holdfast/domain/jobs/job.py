@@ -123,6 +123,10 @@ class Job:
     account: RunningCost
     stop_asked_at: datetime | None = None
     """Time of the cancel or pause request or the tripped guard; None otherwise."""
+    paused_for: str = ""
+    """Id of the job for whose priority it is pausing; empty otherwise."""
+    priority_pauses: int = 0
+    """How often it was paused for jobs of a higher priority."""
     tripped: str = ""
     """Detail of the guard that stopped the job; empty without one."""
     guard: Guard | None = None

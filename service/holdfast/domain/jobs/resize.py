@@ -1,4 +1,4 @@
-"""What other nodes mean for a paused job: its ranks, its batch, and whether its checkpoints allow them. Pure.
+"""What other nodes mean for a paused job: ranks, batch, checkpoints and store. Pure.
 
 The newest manifest of the job says how many ranks trained, the batch of each, and which objects have one state for each rank.
 """
@@ -82,7 +82,7 @@ class RankChange:
         )
 
     def checkpoint_refusal(self, step: int | None) -> str | None:
-        """Why the newest checkpoint, of `step`, does not fit; None if it does as far as known."""
+        """Why the newest checkpoint, of `step`, does not fit; None if it does, as far as known."""
         if step is None or not self.per_rank or self.after in {None, self.before}:
             return None
         return (
@@ -108,7 +108,7 @@ class RankChange:
 
 
 def store_refusal(before: JobSpec, after: JobSpec, *, is_shared: bool) -> str | None:
-    """Why the new nodes cannot see the checkpoints of the job, with the remedy; None if they can.
+    """Why the new nodes cannot see the checkpoints of the job, with the remedy, or None.
 
     `is_shared`: the user says that the folder is the same there.
     """
