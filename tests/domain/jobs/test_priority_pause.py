@@ -129,7 +129,7 @@ def test_story_tells_of_the_queue() -> None:
         PausedForPriority(at=at(400), for_job="urgent", priority=5),
         lost(410, cause=Cause.PAUSED),
         paused(410),
-        Requeued(at=at(410)),
+        Requeued(at=at(410), for_job="urgent"),
     )
 
     sentences = [s.text for s in timeline(job(*events), events, compute_bill(events, {}, at(500)))]

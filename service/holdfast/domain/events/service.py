@@ -92,6 +92,8 @@ class Requeued(EventBase):
     """The job waits in the queue again after a pause for another one."""
 
     source: ClassVar[Source] = Source.RECONCILER
+    for_job: str
+    """Id of the other job."""
 
 
 class Removal(StrEnum):

@@ -44,4 +44,4 @@ def requeued(job: Job, paused: Paused) -> tuple[Paused | Requeued, ...]:
     """The end of a pause. A job that was paused for another one waits in the queue."""
     if not job.paused_for:
         return (paused,)
-    return replace(paused, detail=job.detail), Requeued(at=paused.at)
+    return replace(paused, detail=job.detail), Requeued(at=paused.at, for_job=job.paused_for)
