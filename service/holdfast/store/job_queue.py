@@ -30,7 +30,7 @@ from holdfast.domain.events import (
 from holdfast.domain.events.values import Demand
 from holdfast.domain.jobfile.spec import JobSpec
 from holdfast.domain.jobs.job import Job, State
-from holdfast.domain.jobs.priority_pause import may_be_paused
+from holdfast.domain.jobs.pauses import may_be_paused
 from holdfast.domain.queue.admission import evaluate
 from holdfast.domain.queue.priority_pauses import (
     PauseCandidate,

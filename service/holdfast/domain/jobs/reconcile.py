@@ -46,7 +46,6 @@ from holdfast.domain.events import (
     Requeued,
 )
 from holdfast.domain.jobfile.limits import Limits
-from holdfast.domain.jobs.commands import resume_command
 from holdfast.domain.jobs.drills import with_drill_mark
 from holdfast.domain.jobs.guards import (
     BudgetLike,
@@ -72,7 +71,7 @@ from holdfast.domain.jobs.observation import (
     Observation,
     Placement,
 )
-from holdfast.domain.jobs.priority_pause import priority_pause, requeued
+from holdfast.domain.jobs.pauses import pause_end, priority_pause
 from holdfast.domain.queue.admission import QueueAdmission
 from holdfast.domain.queue.priority_pauses import PriorityPause
 
@@ -229,7 +228,7 @@ def _waits_for_save(job: Job, now: datetime, context: ReconcileContext) -> bool:
 def _without_launch(job: Job, now: datetime, context: ReconcileContext) -> ReconcilePlan:
     """Pause or end a job that was asked to, without a running launch; launch any other job."""
     if job.state is State.PAUSING:
-        return ReconcilePlan(requeued(job, _paused(job, now, context)))
+        return ReconcilePlan(_pause_end(job, now, context))
     if job.state is State.MOVING:  # The launcher lost the launch: the next step plans.
         return ReconcilePlan((Moved(at=now, launch=job.launch),))
     if job.state is State.STOPPING:
@@ -279,7 +278,7 @@ def _end(
         if job.placed:
             cause = Cause.PAUSED
             yield CapacityLost(at=ending.at, attempt=job.attempt, cause=cause, detail=job.detail)
-        yield from requeued(job, _paused(job, ending.at, context))
+        yield from _pause_end(job, ending.at, context)
         return
     if job.state is State.STOPPING and outcome is Outcome.CANCELLED:
         detail = job.detail
@@ -292,9 +291,8 @@ def _finished(ending: LaunchResult, outcome: Outcome, detail: str) -> Finished:
     return Finished(at=ending.at, outcome=outcome, exit_code=ending.exit_code, detail=detail)
 
 
-def _paused(job: Job, at: datetime, context: ReconcileContext) -> Paused:
-    lost = "" if context.has_store else "; without a checkpoint store the job restarts at step 0"
-    return Paused(at=at, detail=f"{job.detail}; {resume_command(job, context.limits)}{lost}")
+def _pause_end(job: Job, at: datetime, context: ReconcileContext) -> tuple[Paused | Requeued, ...]:
+    return pause_end(job, at, context.limits, has_store=context.has_store)
 
 
 def _orphans(job: Job, seen: Observation) -> tuple[CleanupFailed, ...]:

@@ -27,7 +27,7 @@ from holdfast.domain.jobs.commands import pause, pause_refusal
 from holdfast.domain.jobs.job import Job, State
 from holdfast.domain.jobs.lifecycle import fold
 from holdfast.domain.jobs.observation import LaunchResult, LaunchStatus, Observation
-from holdfast.domain.jobs.priority_pause import may_be_paused
+from holdfast.domain.jobs.pauses import may_be_paused
 from holdfast.domain.jobs.reconcile import Effect, ReconcileContext, decide
 from holdfast.domain.queue.priority_pauses import PriorityPause
 from support.events import at, launched, lost, paused, ready, submitted, training
