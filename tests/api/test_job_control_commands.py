@@ -90,3 +90,39 @@ def test_list_and_show_name_a_preemption_under_way(
 
     assert "training, termination notice: saving" in listed.stdout
     assert re.search(r"notice +termination notice at .* at step \d+: saving", shown.stdout)
+
+
+def test_resume_on_other_nodes_is_previewed_and_done(
+    world: SimulatedService, at_terminal: CliRunner
+) -> None:
+    job_id = world.submit()["id"]
+    at_terminal.invoke(app, ["pause", job_id])
+    world.until(job_id, "paused")
+    nodes = ["resume", job_id, "--nodes", "1-3", "--force"]
+
+    shown = at_terminal.invoke(app, [*nodes, "--dry-run"])
+    before = world.job(job_id)
+    done = at_terminal.invoke(app, [*nodes, "--json"])
+
+    words = " ".join(shown.stdout.split())
+    assert "nodes 2 1-3" in words
+    assert "price per hour not rented not rented" in words
+    assert "The job has no checkpoint yet and starts at step 0." in words
+    assert before["state"] == "paused"
+    assert (json.loads(done.stdout)["nodes"], json.loads(done.stdout)["min_nodes"]) == (3, 1)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--nodes", "many"], "--nodes: 'many' is not a number of nodes; write 4, or a range"),
+        (["--force"], "--force: name the new nodes with --nodes, --gpus, --infra or --spot"),
+    ],
+)
+def test_malformed_nodes_are_one_sentence(
+    world: SimulatedService, at_terminal: CliRunner, options: list[str], words: str
+) -> None:
+    done = at_terminal.invoke(app, ["resume", world.submit()["id"], *options])
+
+    assert done.exit_code != 0
+    assert words in str(done.exception)

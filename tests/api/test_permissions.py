@@ -138,6 +138,7 @@ address           POST /v1/jobs/{job_id}/nudge/{secret}
 ++++343+ ++444444 POST /v1/jobs/{job_id}/preempt
 ++++343+ ++444444 POST /v1/jobs/{job_id}/pause
 ++++343+ ++444444 POST /v1/jobs/{job_id}/resume
+++++343+ ++444444 POST /v1/jobs/{job_id}/resume/preview
 ++++343+ ++444444 PATCH /v1/jobs/{job_id}/limits
 ++++343+ ++444444 PATCH /v1/jobs/{job_id}/priority
 ++++343+ ++444444 POST /v1/jobs/{job_id}/proofs

@@ -203,3 +203,48 @@ def test_jobs_resumed_by_one_action_wait_in_the_queue(world: SimulatedService) -
     for job in ids:
         world.until(job, "succeeded")
     assert queue(world) == []
+
+
+def test_spot_job_makes_room_for_a_higher_priority(world: SimulatedService) -> None:
+    put(world, nodes=2)
+    put(world, "project/default", may_pause_for_priority=True)
+    low = world.submit()["id"]
+    world.until(low, "training")
+    world.pass_time(25)
+    high = world.submit(PRIORITY_FILE)["id"]
+    reason = queue(world)[0]["reason"]
+    done = world.until(high, "succeeded")
+    again = world.until(low, "succeeded")
+
+    kinds = [item["kind"] for item in world.http.get(f"/v1/jobs/{low}/events").json()]
+    at = kinds.index("PausedForPriority")
+    assert kinds.count("PausedForPriority") == 1
+    queued = ["CapacityLost", "Paused", "Requeued", "Admitted", "LaunchRequested"]
+    assert [kind for kind in kinds[at:] if kind in queued][:5] == queued
+    assert reason.startswith("waits for 2 nodes of the quota of the service")
+    assert (again["lost_steps"], again["preemptions"], again["attempt"]) == (0, 0, 2)
+    assert done["ended_at"] < again["ended_at"]
+    story = [s["text"] for s in world.http.get(f"/v1/jobs/{low}/story").json()]
+    assert any(f"paused for job {high}, which has priority 7" in text for text in story)
+    assert not world.services.journal.is_inconsistent(low)
+
+
+def test_no_job_makes_room_without_permission_of_its_project(world: SimulatedService) -> None:
+    put(world, nodes=2)
+    low = world.submit()["id"]
+    world.until(low, "training")
+    world.submit(PRIORITY_FILE)
+    world.until(low, "succeeded")
+
+    kinds = [item["kind"] for item in world.http.get(f"/v1/jobs/{low}/events").json()]
+    assert "PausedForPriority" not in kinds
+
+
+def test_only_projects_allow_pauses_for_priorities(world: SimulatedService) -> None:
+    body = {"nodes": 2, "may_pause_for_priority": True}
+
+    answers = [world.http.put(f"/v1/quotas/{scope}", json=body) for scope in ("service", "user/a")]
+
+    assert [answer.status_code for answer in answers] == [400, 400]
+    assert "set it in the quota of the project" in answers[0].json()["detail"]
+    assert put(world, "project/default", **body)["may_pause_for_priority"]

@@ -33,12 +33,14 @@ class LoginNodeService(Service):
         self.words = ("serve", "--host", "0.0.0.0")
         self.environment["HOLDFAST_TRUST_LOOPBACK"] = "true"
 
-    def submit_example(self, name: str, partition: str, step_s: float = 0.0, nodes: Any = 2) -> str:
+    def submit_example(
+        self, name: str, partition: str, step_s: float = 0.0, nodes: Any = 2, infra: str = ""
+    ) -> str:
         return self.submit(
             name=name,
             num_nodes=nodes,
             workdir=str(EXAMPLE),
-            resources={"infra": f"slurm/stand/{partition}"},
+            resources={"infra": infra or f"slurm/stand/{partition}"},
             run=f"holdfast-worker run train.py --steps {STEPS} --step-seconds {step_s}",
             envs={"OMP_NUM_THREADS": "1"},
             config={"slurm": {"sbatch_options": {"mem": "1500M"}, "notice_s": 60}},
@@ -232,3 +234,31 @@ def test_elastic_job_loses_no_step_in_a_drill(
     assert (bodies["NodeLost"]["node"], bodies["NodeLost"]["drill"]) == (2, True)
     assert service.json("bill", job)["lost_steps"] == 0
     assert service.weights(job) == weights_of_three_nodes
+
+
+@pytest.mark.full
+@pytest.mark.timeout(400)
+def test_local_job_continues_on_slurm_after_a_pause(
+    service: LoginNodeService, uninterrupted_weights: str
+) -> None:
+    job = service.submit_example("moved", "main", step_s=0.3, infra="local")
+    service.wait_for_checkpoint(job)
+    assert service.cli("pause", job).returncode == 0
+    service.until(job, lambda shown: shown["state"] == "paused")
+
+    to_slurm = ("resume", job, "--infra", "slurm/stand/main")
+    alone = service.cli(*to_slurm)
+    assert service.cli(*to_slurm, "--force").returncode == 0
+    done = service.ended(job)
+
+    assert alone.returncode == 6
+    assert "which nodes of Slurm may not see; if it is the same folder there" in " ".join(
+        alone.stderr.split()
+    )
+    assert (done["state"], done["engine"], done["lost_steps"]) == ("succeeded", "slurm", 0)
+    assert service.weights(job) == uninterrupted_weights
+    first = service.cli("logs", job, "--attempt", "1")
+    assert first.returncode == 0, first.stderr
+    places = [e["body"]["zone"] for e in service.json("events", job) if e["kind"] == "NodesReady"]
+    assert len(places) == 2
+    assert places[0] != places[1]

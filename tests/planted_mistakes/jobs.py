@@ -129,7 +129,7 @@ JOB_MISTAKES: Final = (
     Mistake(
         name="repeated-launch-with-other-limits",
         file=f"{S}domain/jobs/lifecycle.py",
-        old="                launch_limits=job.limits,\n",
+        old="        launch_limits=job.limits,\n",
         new="",
         tests=(f"{JOBS}test_lifecycle_pauses.py",),
     ),

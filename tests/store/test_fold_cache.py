@@ -11,7 +11,7 @@ from holdfast.domain.billing.rate import RateSchedule
 from holdfast.domain.billing.running_cost import AttemptMeter, RunningCost
 from holdfast.domain.checkpoints.history import SaveHealth
 from holdfast.domain.events import CancelRequested, Cause
-from holdfast.domain.jobs.job import Job, JobGroup, PendingDrill
+from holdfast.domain.jobs.job import Job, JobGroup, LauncherChange, PendingDrill
 from holdfast.domain.jobs.lifecycle import FOLD
 from holdfast.domain.jobs.plan_status import Pace, PlanStatus
 from holdfast.store.journal import Journal
@@ -33,7 +33,7 @@ OLD = {
 }
 """A row of the first version: fewer fields, no version, and a different definition of preemption."""
 FIELDS = (
-    "id seq name state owner project engine tags sweep trial parameters min_nodes submitted_at updated_at priority queued_at wait_began_at outcome exit_code detail leftovers account stop_asked_at tripped guard "
+    "id seq name state owner project engine launcher_changes spec_seq tags sweep trial parameters min_nodes submitted_at updated_at priority queued_at wait_began_at outcome exit_code detail leftovers account stop_asked_at paused_for priority_pauses tripped guard "
     "limits launch_limits launch placement plan pace launches_before_resume is_launched "
     "attempt attempts_before_launch denials placed nodes groups node_changes absent_nodes lost_nodes missing_since preempted_nodes drilled_nodes hosting hosting_attempt "
     "started_attempt noticed left_attempt hopeless furthest_step advanced_attempt "
@@ -126,6 +126,7 @@ def test_fold_version_matches_the_cached_fields() -> None:
     assert [item.name for item in fields(PendingDrill)] == [
         *("at", "node", "leaving_attempt", "leave_at", "nodes"),
     ]
+    assert [item.name for item in fields(LauncherChange)] == ["before", "last_launch"]
     assert [item.name for item in fields(JobGroup)] == ["name", "nodes", "micros_per_hour"]
     assert [item.name for item in fields(RateSchedule)] == ["steps"]
     assert [item.name for item in fields(SaveHealth)] == ["guarantee", "interval", "trouble"]
@@ -145,4 +146,4 @@ def test_fold_version_matches_the_cached_fields() -> None:
     assert [item.name for item in fields(Pace)] == [
         *("steps", "ms", "interval_ms", "restored_step", "attempt", "from_step", "since"),
     ]
-    assert FOLD == 17
+    assert FOLD == 18

@@ -215,7 +215,7 @@ class Run:
         if self._is_stepping:
             raise RuntimeError("call track() before steps(): steps() starts at the restored step")
         self._is_tracking = True
-        tracked = TrackedState(objects, per_rank, self._unsynchronized)
+        self._manifest.tracked = tracked = TrackedState(objects, per_rank, self._unsynchronized)
         if problem := sharding.optimizer_problem(objects, self._sharded):
             self._shutdown.abort(Exit.USAGE, self.step, problem)
         self._runtime_metrics.watch_tracked(objects.get("model"))
@@ -435,7 +435,7 @@ class Run:
         self._step_boundary.loader = feed
         if self._recovery:
             run = self._nonce, self._epoch
-            where = (lambda: self.step), (lambda: feed.position)
+            where = (lambda: self.step), (lambda: feed.known_position)
             self._step_boundary.recovery = self._recovery.start(run, *where, self._checkpointer)
         if not self._joined_at:
             self._report_start(total)

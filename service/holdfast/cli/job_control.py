@@ -15,6 +15,7 @@ from holdfast.cli.output import AsJson
 from holdfast.cli.usage.bulk_actions import act_on_selection, is_selection
 from holdfast.cli.usage.job_argument import JobId, JobIds, MaybeJobId
 from holdfast.cli.usage.job_filters import ChosenJobs, chosen_jobs
+from holdfast.cli.usage.resume_options import NodeOptions, node_options, print_resume_preview
 from holdfast.cli.usage.shared_options import Limits, all_limits, with_options
 from holdfast.client import Client
 from holdfast.errors import BadRequest
@@ -96,26 +97,32 @@ def pause(
 
 
 @with_options("limits", all_limits)
+@with_options("nodes", node_options)
 @with_options("chosen", chosen_jobs)
 def resume(
     job_id: MaybeJobId = None,
     *,
     chosen: ChosenJobs,
+    nodes: NodeOptions,
     limits: Limits,
     reason: Annotated[
         str, typer.Option("--reason", help="Reason, shown in the job's history.")
     ] = "resumed on request",
     as_json: AsJson = False,
 ) -> None:
-    """Resume a paused job, with changed limits if given, or those that options select."""
-    if is_selection(job_id, chosen):
-        if limits:
-            raise BadRequest("limits change for one job at a time; name the job")
+    """Resume a paused job, with changed limits or on other nodes if given, or a selection."""
+    if is_selection(job_id, chosen, has_preview=True):
+        if limits or nodes:
+            raise BadRequest("limits and nodes change for one job at a time; name the job")
         act_on_selection("resume", chosen, reason=reason, as_json=as_json)
         return
     assert job_id is not None
     with Client.from_settings(read_settings()) as client:
-        job = client.jobs.resume(job_id, reason, limits)
+        if chosen.dry_run:
+            preview = client.jobs.preview_resume(job_id, limits, nodes)
+            output.print_json(preview) if as_json else print_resume_preview(preview)
+            return
+        job = client.jobs.resume(job_id, reason, limits, nodes)
     _print_job(job, as_json)
 
 

@@ -28,6 +28,7 @@ from holdfast.api.schemas.jobs import (
     TaskIn,
 )
 from holdfast.api.schemas.plans import JobPlanOut
+from holdfast.api.schemas.resize import ResumePreviewOut
 from holdfast.api.schemas.selections import JobActionIn, JobActionsOut
 from holdfast.client.calls import (
     AsyncResource,
@@ -163,10 +164,26 @@ class JobCalls:
         job_id: str,
         reason: str = "resumed on request",
         limits: Mapping[str, Any] | None = None,
+        nodes: Mapping[str, Any] | None = None,
     ) -> Call[JobOut]:
-        """Resume a paused job and return it. `limits`: the changed ones; None removes a limit."""
-        body = {"reason": reason, "limits": dict(limits or {})}
+        """Resume a paused job and return it. `limits`: the changed ones; None removes a limit.
+
+        `nodes`: what changes about its nodes: nodes, gpus, infra, spot, force.
+        """
+        body = {"reason": reason, "limits": dict(limits or {}), **(nodes or {})}
         return json_call(JobOut, "POST", url_path("jobs", job_id, "resume"), json=body)
+
+    @endpoint
+    def preview_resume(
+        self,
+        job_id: str,
+        limits: Mapping[str, Any] | None = None,
+        nodes: Mapping[str, Any] | None = None,
+    ) -> Call[ResumePreviewOut]:
+        """Show what a resume with other nodes would change; nothing is done."""
+        body = {"limits": dict(limits or {}), **(nodes or {})}
+        path = url_path("jobs", job_id, "resume", "preview")
+        return json_call(ResumePreviewOut, "POST", path, json=body)
 
     @endpoint
     def clone(

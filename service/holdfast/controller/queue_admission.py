@@ -11,6 +11,7 @@ from typing import Final
 
 from holdfast.domain.jobs.job import Job, State
 from holdfast.domain.queue.admission import QueueAdmission, QueuePosition, evaluate
+from holdfast.domain.queue.priority_pauses import PriorityPause, may_pause
 from holdfast.ports import Clock
 from holdfast.store.job_queue import JobQueue
 from holdfast.store.leases import LeaseTable
@@ -18,6 +19,9 @@ from holdfast.store.leases import LeaseTable
 EVALUATION_TTL_S: Final = 1.0
 """Seconds for which an evaluation of the queue is used. A lower value sorts the queue for each waiting job; a higher value
 admits jobs later."""
+PAUSES_TTL_S: Final = 10.0
+"""Seconds for which pauses of running jobs are used. A lower value evaluates the queue for each running job; a higher value
+delays pauses of jobs that another service polls."""
 POLL_WAITING_EVERY_S: Final = 60.0
 """Seconds between two polls of a job that waits in the queue. A lower value reads a long queue more often; a higher value delays
 admissions that nothing announces, such as those of jobs that have become urgent."""
@@ -34,6 +38,7 @@ class AdmissionQueue:
         self._has_quotas = False
         self._waiting: Mapping[str, QueuePosition] = {}
         self._holding: frozenset[str] = frozenset()
+        self._pauses: Mapping[str, PriorityPause] = {}
 
     def admission(self, job: Job) -> QueueAdmission | None:
         """Whether a queued job may be launched; None if it needs no admission.
@@ -56,6 +61,16 @@ class AdmissionQueue:
             return QueueAdmission(is_admitted=False, demand=None)
         return QueueAdmission(is_admitted=place.is_admitted, demand=place.entry.demand)
 
+    def priority_pause(self, job: Job) -> PriorityPause | None:
+        """The pause that is chosen for a running job; None without one.
+
+        Polls of waiting jobs evaluate the queue, and make the chosen jobs due. Another service may poll those.
+        """
+        if job.state is State.QUEUED:
+            return None
+        self._evaluate(PAUSES_TTL_S)
+        return self._pauses.get(job.id)
+
     def waits(self, job: Job) -> bool:
         """Whether a queued job waits for room, according to the last evaluation."""
         place = self._waiting.get(job.id)
@@ -73,13 +88,16 @@ class AdmissionQueue:
             if place.is_admitted:
                 self._leases.make_due(place.entry.job_id, self._clock.now())
 
-    def _evaluate(self) -> None:
+    def _evaluate(self, ttl_s: float = EVALUATION_TTL_S) -> None:
         now = self._clock.now()
         known = self._evaluated_at
-        if known is not None and now - known < timedelta(seconds=EVALUATION_TTL_S):
+        if known is not None and now - known < timedelta(seconds=ttl_s):
             return
         state = self._queue.state()
         self._evaluated_at = now
         self._has_quotas = bool(state.quotas)
         self._waiting = {place.entry.job_id: place for place in evaluate(state)}
         self._holding = frozenset(entry.job_id for entry in state.holding)
+        pauses = self._queue.pauses() if may_pause(state) and self._waiting else ()
+        self._pauses = {pause.job_id: pause for pause in pauses}
+        self._leases.make_all_due(list(self._pauses), now)

@@ -25,7 +25,7 @@ from holdfast.controller.limit_enforcement import LimitEnforcer
 from holdfast.controller.orphan_cleanup import OrphanCleaner
 from holdfast.controller.queue_admission import POLL_WAITING_EVERY_S, AdmissionQueue
 from holdfast.domain.budgets import BudgetBalance
-from holdfast.domain.events import Event, Finished, Outcome, Source
+from holdfast.domain.events import Event, Finished, Outcome, Paused, Source
 from holdfast.domain.jobfile.spec import Engine, JobSpec, launcher_name
 from holdfast.domain.jobs.job import Job, State
 from holdfast.domain.jobs.lifecycle import advance
@@ -196,7 +196,7 @@ class Reconciler:
         if job.state in {State.PAUSED, State.ENDED}:
             return job
         try:
-            launcher = self._launcher(self._spec(job_id).engine)
+            launcher = self._launcher(self._spec(job_id, job.spec_seq).engine)
             seen = await self._observe(launcher, job)
         except LauncherUnreachable:
             self.limit_enforcer.enforce(job_id)
@@ -233,9 +233,9 @@ class Reconciler:
 
     async def _planner(self, job: Job) -> JobPlanner | None:
         """The planner of a job over the market of this moment, for which clouds may be asked."""
-        if self._planners is None or self._spec(job.id).holdfast.plan is None:
+        if self._planners is None or self._spec(job.id, job.spec_seq).holdfast.plan is None:
             return None
-        spec = self._spec(job.id).with_limits(job.limits)
+        spec = self._spec(job.id, job.spec_seq).with_limits(job.limits)
         return await self._planners.prepare(spec, self._clock.now())
 
     async def _submit(self, launcher: Launcher, job: Job) -> Job:
@@ -250,7 +250,7 @@ class Reconciler:
     def _append(self, job: Job, events: Sequence[Event]) -> Job:
         """Append events, and admit waiting jobs to the room that the job leaves."""
         job = self._journal.append(job, events)
-        if events and job.state in {State.PAUSED, State.ENDED}:
+        if any(isinstance(event, Paused | Finished) for event in events):
             self._queue.wake()
         return job
 
@@ -315,7 +315,7 @@ class Reconciler:
         Raises:
             LaunchRefused: a place of the launch does not exist any more.
         """
-        spec = self._spec(job.id).with_limits(job.launch_limits)
+        spec = self._spec(job.id, job.spec_seq).with_limits(job.launch_limits)
         try:
             return spec.with_placement(job.placement)
         except BadJobFile as error:
@@ -333,12 +333,12 @@ class Reconciler:
         except BadJobFile as error:  # Another version accepted the job.
             raise LaunchRefused(error.detail) from error
 
-    def _read_spec(self, job_id: str) -> JobSpec:
-        """The submitted job file, which never changes. Limits may have been changed since."""
+    def _read_spec(self, job_id: str, _spec_seq: int) -> JobSpec:
+        """The job file of an event. Limits may have been changed since."""
         return JobSpec.from_stored(self._journal.submission(job_id).spec)
 
     def _reconcile_context(self, job: Job) -> ReconcileContext:
-        spec = self._spec(job.id).with_limits(job.limits)
+        spec = self._spec(job.id, job.spec_seq).with_limits(job.limits)
         launcher = self._launchers.get(spec.engine)
         return ReconcileContext(
             limits=spec.holdfast.limits,
@@ -347,14 +347,15 @@ class Reconciler:
             waits_for_turn=(waits := self._waits_for_turn(job)),
             saves_on_cancel=launcher is None or launcher.saves_on_cancel,
             admission=None if waits else self._queue.admission(job),
+            priority_pause=self._queue.priority_pause(job),
         )
 
     def _planned_context(self, job: Job) -> ReconcileContext:
         """The context of a decision without an observation."""
         context = self._reconcile_context(job)
-        if self._planners is None or self._spec(job.id).holdfast.plan is None:
+        if self._planners is None or self._spec(job.id, job.spec_seq).holdfast.plan is None:
             return context
-        spec = self._spec(job.id).with_limits(job.limits)
+        spec = self._spec(job.id, job.spec_seq).with_limits(job.limits)
         return replace(context, planner=self._planners.of(spec, self._clock.now()))
 
     def _budget_balances(self, job: Job) -> tuple[BudgetBalance, ...]:

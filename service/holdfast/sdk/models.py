@@ -98,7 +98,6 @@ from holdfast.api.schemas.jobs import (
     RemovalOut,
     RenderOut,
     RenderTaskIn,
-    ResumeIn,
     TaskIn,
     TerminationNoticeOut,
 )
@@ -162,6 +161,12 @@ from holdfast.api.schemas.queue import (
     QueuePositionOut,
     QuotaIn,
     QuotaOut,
+)
+from holdfast.api.schemas.resize import (
+    NodeRangeIn,
+    ResumeIn,
+    ResumeNodesOut,
+    ResumePreviewOut,
 )
 from holdfast.api.schemas.selections import (
     JobActionIn,
@@ -280,6 +285,7 @@ __all__ = [
     "NodeGpusOut",
     "NodeGroupOut",
     "NodeLossOut",
+    "NodeRangeIn",
     "NodesEstimateOut",
     "NoticeOut",
     "NoticesOut",
@@ -336,6 +342,8 @@ __all__ = [
     "RenderOut",
     "RenderTaskIn",
     "ResumeIn",
+    "ResumeNodesOut",
+    "ResumePreviewOut",
     "RetentionOut",
     "RetentionPolicyOut",
     "SeenOut",

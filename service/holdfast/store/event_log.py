@@ -8,22 +8,30 @@ and `row == fold(log)` holds before the first event after the upgrade.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
+from itertools import groupby
 from typing import Any, Final
 
 from pydantic import TypeAdapter
-from sqlalchemy import Connection, func, insert, select, update
+from sqlalchemy import Connection, func, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
 from holdfast.domain.billing.running_cost import CostLine, Month
-from holdfast.domain.events import Event, decode, encode
+from holdfast.domain.events import (
+    Event,
+    Resized,
+    Submitted,
+    current_submission,
+    decode,
+    encode,
+)
 from holdfast.domain.jobs.job import Job
 from holdfast.domain.jobs.lifecycle import FOLD, advance, fold
 from holdfast.errors import NotFound, StaleWrite
 from holdfast.store import job_index
 from holdfast.store.market import projection
-from holdfast.store.tables.jobs import job_events, jobs
+from holdfast.store.tables.jobs import job_events, jobs, watches
 
 _JOB: Final = TypeAdapter(Job)
 _VERSION: Final = "fold"
@@ -86,6 +94,18 @@ def refold(connection: Connection, job_id: str) -> Job:
     return fold(job_id, [decode(row["kind"], row["at"], row["body"]) for row in rows])
 
 
+def submissions(connection: Connection, job_ids: Collection[str]) -> dict[str, Submitted]:
+    """The submissions of jobs with their newest resources; unknown jobs are omitted."""
+    table = job_events.c
+    holds_file = or_(table.seq == 1, table.kind == Resized.__name__)
+    query = select(job_events).where(table.job_id.in_(job_ids), holds_file)
+    rows = connection.execute(query.order_by(table.job_id, table.seq)).mappings()
+    return {
+        job_id: current_submission(decode(row["kind"], row["at"], row["body"]) for row in mine)
+        for job_id, mine in groupby(rows, key=lambda row: str(row["job_id"]))
+    }
+
+
 def record(connection: Connection, job: Job, events: Sequence[Event], now: datetime) -> Job:
     """Append `events` to a job and return it, with its cached row.
 
@@ -102,8 +122,10 @@ def record(connection: Connection, job: Job, events: Sequence[Event], now: datet
     statement = update(jobs).where(jobs.c.id == job.id).values(**job_row(after))
     if not connection.execute(statement).rowcount:
         raise StaleWrite(f"job {job.id} was removed; nothing was written")
-    if after.tags != job.tags:
+    if (after.tags, after.engine) != (job.tags, job.engine):
         job_index.index_again(connection, after)
+        mine = update(watches).where(watches.c.job_id == job.id)
+        connection.execute(mine.values(engine=after.engine.value))
     projection.project(connection, job.id, events)
     return after
 

@@ -21,14 +21,24 @@ from holdfast.domain.events import (
     LaunchRequested,
     Outcome,
     Paused,
+    PausedForPriority,
     PriorityChanged,
+    Requeued,
     ResumeRequested,
     Submitted,
-    decode,
 )
 from holdfast.domain.events.values import Demand
 from holdfast.domain.jobfile.spec import JobSpec
 from holdfast.domain.jobs.job import Job, State
+from holdfast.domain.jobs.pauses import may_be_paused
+from holdfast.domain.queue.admission import evaluate
+from holdfast.domain.queue.priority_pauses import (
+    PauseCandidate,
+    PriorityPause,
+    choose_pauses,
+    may_pause,
+    pausable,
+)
 from holdfast.domain.queue.queue_state import (
     DecayedUsage,
     QueueEntry,
@@ -42,11 +52,21 @@ from holdfast.store import audit_log, event_log
 from holdfast.store.database import reading, writing
 from holdfast.store.sweeps import jobs_without_turn
 from holdfast.store.tables.billing import owner_usage, queue_entries, quotas
-from holdfast.store.tables.jobs import job_events, jobs
+from holdfast.store.tables.jobs import jobs
 
 _LIMITS: Final = ("jobs", "nodes", "gpus", "micros_per_hour")
 _DEMAND: Final = ("nodes", "gpus", "micros_per_hour")
-_TRACKED: Final = (Submitted, ResumeRequested, Admitted, Paused, Finished, PriorityChanged)
+_TRACKED: Final = (
+    Submitted,
+    ResumeRequested,
+    Requeued,
+    Admitted,
+    PausedForPriority,
+    Paused,
+    Finished,
+    PriorityChanged,
+)
+_LEAVING: Final = (State.PAUSING.value, State.STOPPING.value)
 
 
 class JobQueue:
@@ -67,7 +87,8 @@ class JobQueue:
         Jobs that run keep their shares, also above it. With the first quota, the shares of running jobs are recorded.
         """
         key = quotas.c.scope == quota.scope.value, quotas.c.name == quota.name
-        values = {name: getattr(quota, name) for name in _LIMITS}
+        values: dict[str, Any] = {name: getattr(quota, name) for name in _LIMITS}
+        values["may_pause_for_priority"] = quota.may_pause_for_priority
         with writing(self._engine) as connection:
             if not connection.execute(update(quotas).where(*key).values(**values)).rowcount:
                 row = {"scope": quota.scope.value, "name": quota.name, **values}
@@ -92,28 +113,13 @@ class JobQueue:
 
     def state(self) -> QueueState:
         """All that the order of the queue follows from; empty without quotas."""
-        now = self._clock.now()
         with reading(self._engine) as connection:
-            found = _quotas(connection)
-            if not found:
-                return QueueState(at=now)
-            entries = [_entry(row) for row in connection.execute(select(queue_entries))]
-            without_turn = jobs_without_turn(connection)
-            used = {
-                row.owner: DecayedUsage(gpu_hours=row.gpu_hours, at=row.at).decayed(now)
-                for row in connection.execute(select(owner_usage))
-            }
-        return QueueState(
-            at=now,
-            quotas=found,
-            waiting=tuple(
-                entry
-                for entry in entries
-                if entry.admitted_at is None and entry.job_id not in without_turn
-            ),
-            holding=tuple(entry for entry in entries if entry.admitted_at is not None),
-            used=used,
-        )
+            return _state(connection, self._clock.now())
+
+    def pauses(self) -> tuple[PriorityPause, ...]:
+        """The jobs that are to be paused now for waiting ones of a higher priority."""
+        with reading(self._engine) as connection:
+            return _pauses(connection, self._clock.now())
 
     def enroll(self) -> None:
         """Add rows of jobs that an older version has submitted or resumed while quotas are set."""
@@ -122,12 +128,18 @@ class JobQueue:
                 _enroll_missing(connection, self._clock.now())
 
 
-def enforce_quotas(connection: Connection, job: Job, events: Sequence[Event]) -> None:
-    """Reject admissions without room, and launches without an admission, in their transaction.
+def enforce_quotas(
+    connection: Connection, job: Job, events: Sequence[Event], now: datetime
+) -> None:
+    """Reject admissions without room, launches without one, and needless pauses for others.
 
     Raises:
         StaleWrite: another job was admitted in the meantime, or the quotas have changed.
     """
+    if any(isinstance(event, PausedForPriority) for event in events) and not any(
+        pause.job_id == job.id for pause in _pauses(connection, now)
+    ):
+        raise StaleWrite(f"job {job.id} need not be paused for another one any more")
     admitted = next((event for event in events if isinstance(event, Admitted)), None)
     if admitted is None and not any(isinstance(event, LaunchRequested) for event in events):
         return
@@ -152,13 +164,19 @@ def track_queue(connection: Connection, job: Job, events: Sequence[Event], now: 
     mine = queue_entries.c.job_id == job.id
     for event in changes:
         match event:
-            case Submitted() | ResumeRequested():
-                submitted = event if isinstance(event, Submitted) else _submission(connection, job)
+            case Submitted() | ResumeRequested() | Requeued():
+                submitted = (
+                    event
+                    if isinstance(event, Submitted)
+                    else event_log.submissions(connection, [job.id])[job.id]
+                )
                 row = _row(job, submitted, admitted_at=None)
                 connection.execute(insert(queue_entries).values(**row))
             case Admitted(at=at, demand=demand):
                 held = {name: getattr(demand, name) for name in _DEMAND}
                 connection.execute(update(queue_entries).where(mine).values(admitted_at=at, **held))
+            case PausedForPriority(for_job=for_job):
+                connection.execute(update(queue_entries).where(mine).values(paused_for=for_job))
             case PriorityChanged(priority=priority):
                 connection.execute(update(queue_entries).where(mine).values(priority=priority))
             case Paused() | Finished():
@@ -194,16 +212,9 @@ def _enroll_missing(connection: Connection, now: datetime) -> None:
     for job_id in list(connection.execute(live).scalars()):
         job = event_log.read(connection, job_id)
         admitted_at = None if job.state is State.QUEUED else now
-        row = _row(job, _submission(connection, job), admitted_at=admitted_at)
+        submitted = event_log.submissions(connection, [job_id])[job_id]
+        row = _row(job, submitted, admitted_at=admitted_at)
         connection.execute(insert(queue_entries).values(**row))
-
-
-def _submission(connection: Connection, job: Job) -> Submitted:
-    first = job_events.c.job_id == job.id, job_events.c.seq == 1
-    row = connection.execute(select(job_events).where(*first)).one()
-    event = decode(row.kind, row.at, row.body)
-    assert isinstance(event, Submitted)
-    return event
 
 
 def _row(job: Job, submitted: Submitted, *, admitted_at: datetime | None) -> dict[str, Any]:
@@ -219,6 +230,45 @@ def _row(job: Job, submitted: Submitted, *, admitted_at: datetime | None) -> dic
     }
 
 
+def _state(connection: Connection, now: datetime) -> QueueState:
+    """The queue as recorded; empty without quotas."""
+    found = _quotas(connection)
+    if not found:
+        return QueueState(at=now)
+    status = select(jobs.c.status).where(jobs.c.id == queue_entries.c.job_id).scalar_subquery()
+    rows = connection.execute(select(queue_entries, status.label("status")))
+    entries = [_entry(row) for row in rows]
+    without_turn = jobs_without_turn(connection)
+    used = {
+        row.owner: DecayedUsage(gpu_hours=row.gpu_hours, at=row.at).decayed(now)
+        for row in connection.execute(select(owner_usage))
+    }
+    waiting = (each for each in entries if each.admitted_at is None)
+    return QueueState(
+        at=now,
+        quotas=found,
+        waiting=tuple(each for each in waiting if each.job_id not in without_turn),
+        holding=tuple(each for each in entries if each.admitted_at is not None),
+        used=used,
+    )
+
+
+def _pauses(connection: Connection, now: datetime) -> tuple[PriorityPause, ...]:
+    """The pauses for priorities, with the jobs as recorded."""
+    state = _state(connection, now)
+    if not may_pause(state):
+        return ()
+    positions = evaluate(state)
+    entries = {each.job_id: each for each in pausable(state, positions)}
+    asked = event_log.submissions(connection, list(entries))
+    candidates = dict[str, PauseCandidate]()
+    for job_id, entry in entries.items():
+        job = event_log.read(connection, job_id)
+        if may_be_paused(job, JobSpec.from_stored(asked[job_id].spec)):
+            candidates[job_id] = PauseCandidate(entry=entry, pauses=job.priority_pauses)
+    return choose_pauses(state, positions, candidates)
+
+
 def has_quotas(connection: Connection) -> bool:
     """Whether there are quotas, so that jobs need an admission."""
     return connection.execute(select(quotas.c.scope).limit(1)).first() is not None
@@ -230,6 +280,7 @@ def _quotas(connection: Connection) -> tuple[Quota, ...]:
         Quota(
             scope=QuotaScope(row.scope),
             name=row.name,
+            may_pause_for_priority=bool(row.may_pause_for_priority),
             **{name: getattr(row, name) for name in _LIMITS},
         )
         for row in rows
@@ -256,6 +307,7 @@ def _counted_by(quota: Quota) -> Iterator[Any]:
 
 
 def _entry(row: Row[Any]) -> QueueEntry:
+    """An entry of a row, which may have the status of its job."""
     return QueueEntry(
         job_id=row.job_id,
         project=row.project,
@@ -264,4 +316,6 @@ def _entry(row: Row[Any]) -> QueueEntry:
         queued_at=row.queued_at,
         demand=Demand(nodes=row.nodes, gpus=row.gpus, micros_per_hour=row.micros_per_hour),
         admitted_at=row.admitted_at,
+        is_leaving=getattr(row, "status", None) in _LEAVING,
+        paused_for=row.paused_for or "",
     )

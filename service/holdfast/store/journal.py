@@ -7,7 +7,7 @@ transaction as the events.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, TypeAlias
 
@@ -16,7 +16,7 @@ from holdfast_worker.protocol.reports import Report
 from sqlalchemy import Connection, Engine, insert, select, update
 
 from holdfast.domain.access.audit import Actor, AuditAction
-from holdfast.domain.events import Event, Outcome, Submitted, decode
+from holdfast.domain.events import Event, Outcome, Resized, Submitted, decode
 from holdfast.domain.jobfile.spec import engine_of
 from holdfast.domain.jobs.job import Job
 from holdfast.domain.jobs.lifecycle import create_job
@@ -329,19 +329,16 @@ class Journal:
             ]
 
     def submission(self, job_id: str) -> Submitted:
-        """The submission of a job.
+        """The submission of a job, with the resources of its newest resize.
 
         Raises:
             NotFound: the job does not exist.
         """
-        query = select(job_events).where(job_events.c.job_id == job_id, job_events.c.seq == 1)
         with reading(self._engine) as connection:
-            row = connection.execute(query).mappings().first()
-        if row is None:
+            found = event_log.submissions(connection, [job_id])
+        if job_id not in found:
             raise NotFound(f"there is no job {job_id}")
-        event = recorded_event(row).event
-        assert isinstance(event, Submitted)
-        return event
+        return found[job_id]
 
     def launches_of_removed(self, job_id: str) -> int:
         """Number of the last launch of a removed job; 0 if it does not exist."""
@@ -460,11 +457,13 @@ def _record(connection: Connection, job: Job, events: Sequence[Event], now: date
     Raises:
         StaleWrite, IllegalTransition, BudgetSpent: see `Journal.append`.
     """
-    enforce_budgets(connection, job, events, now)
-    enforce_sweep(connection, job, events, now)
+    resized = next((event for event in events if isinstance(event, Resized)), None)
+    priced = replace(job, micros_per_hour=resized.micros_per_hour) if resized else job
+    enforce_budgets(connection, priced, events, now)
+    enforce_sweep(connection, priced, events, now)
     is_queued = has_quotas(connection)
     if is_queued:
-        enforce_quotas(connection, job, events)
+        enforce_quotas(connection, job, events, now)
     after = event_log.record(connection, job, events, now)
     if is_queued:
         track_queue(connection, after, events, now)

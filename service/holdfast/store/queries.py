@@ -107,12 +107,9 @@ class Queries:
         return JobsPage(found, None, total)
 
     def submissions(self, job_ids: Collection[str]) -> dict[str, Submitted]:
-        """The submissions of jobs; jobs that do not exist are omitted."""
-        first = job_events.c.job_id.in_(job_ids), job_events.c.seq == 1
+        """The submissions of jobs with their newest resources; unknown jobs are omitted."""
         with reading(self._engine) as connection:
-            rows = connection.execute(select(job_events).where(*first)).mappings()
-            found = {row["job_id"]: recorded_event(row).event for row in rows}
-        return {job_id: event for job_id, event in found.items() if isinstance(event, Submitted)}
+            return event_log.submissions(connection, job_ids)
 
     def names(self, job_ids: Collection[str]) -> dict[str, str]:
         """The names of jobs; jobs that do not exist are omitted."""

@@ -83,7 +83,7 @@ def preview(
         sbatch=standalone_script(spec, rendered.task) if options.sbatch else "",
         by_hand=commands,
         notes=(*understood.notes, *rendered.notes, *more),
-        refused=tuple(reason for error in refusals for reason in _reasons(error)),
+        refused=tuple(reason for error in refusals for reason in refusal_texts(error)),
     )
 
 
@@ -114,7 +114,8 @@ def preview_without_service(
     return preview(understood, rendered, options, notes=notes, refusals=refusals)
 
 
-def _reasons(error: HoldfastError) -> list[str]:
+def refusal_texts(error: HoldfastError) -> list[str]:
+    """The reasons in a refusal, as texts."""
     if isinstance(error, BadJobFile):
         return [f"{flaw.pointer}: {flaw.message}" for flaw in error.issues]
     return [error.detail]

@@ -185,6 +185,7 @@ def test_worker_and_user_events_have_their_sources() -> None:
         "LimitsChanged",
         "TagsChanged",
         "PriorityChanged",
+        "Resized",
         "RunsCompared",
         *REQUESTS,
     }

@@ -54,7 +54,7 @@ training        -               training       -          recovering   pausing  
 degraded        -               degraded       -          recovering   pausing        -      -               stopping        stopping     ended    degraded degraded     moving        -
 recovering      provisioning    recovering     starting   -            pausing        -      -               stopping        stopping     ended    -        -            moving        -
 moving          -               moving         moving     moving       pausing        -      -               stopping        stopping     ended    moving   moving       -             queued
-pausing         -               pausing        pausing    pausing      -              paused -               stopping        -            ended    pausing  pausing      -             -
+pausing         -               pausing        pausing    pausing      pausing        paused -               stopping        -            ended    pausing  pausing      -             -
 paused          -               -              -          -            -              -      queued          stopping        -            -        -        -            -             -
 stopping        -               stopping       stopping   stopping     -              -      -               -               -            ended    stopping stopping     -             -
 ended           -               -              -          -            -              -      -               -               -            -        -        -            -             -

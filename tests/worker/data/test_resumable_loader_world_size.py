@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from holdfast_worker.data.exact_sampler import ExactSampler
-from holdfast_worker.data.resumable_loader import reshard
+from holdfast_worker.data.resumable_loader import ResumableLoader, reshard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.repetitions import repeat_count
@@ -382,3 +382,18 @@ def test_batch_sampler_in_place_of_the_sampler_is_supported() -> None:
 
     assert sorted(of_pass(0, [before, after])) == list(range(60))
     assert of_pass(1, [after]) == of_pass(1, [run_loaders(striped(60, 30), 2, 2)])[:30]
+
+
+def test_position_is_unknown_before_first_batch_of_a_new_world() -> None:
+    trees = run_loaders(striped(60, 5), 2, 2).trees
+    same, other = (
+        ResumableLoader(striped(60, 5)(0, size), reshard(trees, 0, size)) for size in (2, 3)
+    )
+
+    before = same.known_position, other.known_position
+    next(iter(other))
+    after = other.known_position
+
+    assert [position and position.taken for position in before] == [2, None]
+    assert after is not None
+    assert after.taken == 1

@@ -160,3 +160,12 @@ def test_new_rank_takes_part_with_the_settings_of_others(rank: Rank) -> None:
     new.replication.exchange(1)
 
     assert (without, new.group.exchanges) == (0, 1)
+
+
+def test_rank_without_a_position_has_no_copy_yet() -> None:
+    rank = Rank()
+    rank.state = b""
+
+    rank.pass_boundary(0)
+
+    assert rank.replication.copies(0, is_settled=True) == {1: THERE}

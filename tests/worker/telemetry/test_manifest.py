@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from holdfast_worker.checkpoint.stateful import TrackedState
 from holdfast_worker.config import Config
 from holdfast_worker.telemetry.manifest import (
     MAX_CONFIG_CHARS,
@@ -20,6 +21,7 @@ from holdfast_worker.telemetry.manifest import (
     _transport,
     installed_packages,
 )
+from torch import nn
 from torch.utils.data import DataLoader
 
 SCRIPT = """
@@ -105,6 +107,17 @@ def test_manifest_records_loader_options_if_available() -> None:
 
     assert of_a_list == {}
     assert of_a_loader == {"batch_size": 2, "num_workers": 0, "pin_memory": False}
+
+
+def test_manifest_names_objects_with_a_state_for_each_rank() -> None:
+    manifest = Manifest(Config.read({}))
+    before = manifest.collect(torch.device("cpu"))["per_rank"]
+    both = {"model": nn.Linear(1, 1), "sampler": nn.Linear(1, 1)}
+
+    manifest.tracked = TrackedState(both, per_rank=["sampler"])
+
+    assert before is None
+    assert manifest.collect(torch.device("cpu"))["per_rank"] == ["sampler"]
 
 
 def test_lock_has_the_versions_that_python_reports() -> None:

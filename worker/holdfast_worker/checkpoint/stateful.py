@@ -196,6 +196,11 @@ class TrackedState:
         return lambda _: Owner.VERIFIED_REPLICA
 
     @property
+    def per_rank(self) -> list[str]:
+        """Names of the objects with one state for each rank, which only as many ranks load."""
+        return sorted(self._per_rank)
+
+    @property
     def owners(self) -> dict[str, Owner]:
         """The owner of each object; single tensors of a shared object may have another one."""
         return {

@@ -134,6 +134,12 @@ class ResumableLoader(Generic[B]):
             return replace(position, data=data)
         return position
 
+    @property
+    def known_position(self) -> Position | None:
+        """The current position; None between a change of the world size and the first batch."""
+        is_redistributed = self._scheme is None and self._start is not None and self._start.move
+        return None if is_redistributed else self.position
+
     def skip_all(self) -> None:
         """Restore the generators of the start position, because no batch will be consumed."""
         if self._start:

@@ -133,12 +133,13 @@ class RunRecovery:
         self,
         run: tuple[str, int],
         step: Callable[[], int],
-        position: Callable[[], Position],
+        position: Callable[[], Position | None],
         checkpointer: Checkpointer | None,
     ) -> Self | None:
         """Survive the loss of other ranks from now on; None if the script tracks nothing.
 
-        `run`: its nonce and epoch. `step`: the number of completed steps. `position`: this rank's position in its data.
+        `run`: its nonce and epoch. `step`: the number of completed steps. `position`: this rank's position in its data; None
+        until the first batch shows what a changed number of ranks has left for it.
         """
         if not self._run_state:
             if self._recovery.is_new:
@@ -147,7 +148,13 @@ class RunRecovery:
         recovery, run_state = self._recovery, self._run_state
         recovery.run = run
         self._checkpointer = checkpointer
-        replication = Replication(recovery.group, lambda: run_state.capture_own(position()))
+
+        def capture() -> bytes:
+            """The state of this rank; empty without a position, so that no rank can be replaced yet."""
+            known = position()
+            return run_state.capture_own(known) if known else b""
+
+        replication = Replication(recovery.group, capture)
         if self._slots:
             replication.adopt(*self._slots)
         self._replication = recovery.replication = replication

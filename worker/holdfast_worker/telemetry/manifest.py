@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import torch
 import torch.distributed as dist
@@ -44,6 +44,15 @@ _MAX_NCCL_LOG_CHARS: Final = 4 * 1024 * 1024
 A lower value may miss connections; a higher value delays a start."""
 
 
+class TrackedObjects(Protocol):
+    """What the manifest says about the tracked objects of a run."""
+
+    @property
+    def per_rank(self) -> list[str]:
+        """Names of the objects with one state for each rank."""
+        ...
+
+
 @dataclass
 class Manifest:
     """Collects the manifest of a run."""
@@ -54,6 +63,8 @@ class Manifest:
     script: Path = field(default_factory=lambda: Path(sys.argv[0]).resolve())
     loader: dict[str, Json] = field(default_factory=dict)
     """Settings of the loader, if it has those of a `DataLoader`; empty before the loop."""
+    tracked: TrackedObjects | None = None
+    """None before `track`, and without a call of it."""
 
     def add_config(self, config: Mapping[str, object]) -> None:
         """Add values of the script, on every rank, so that an error ends all of them.
@@ -76,6 +87,7 @@ class Manifest:
             **_cluster(self._settings),
             "seed": self._settings.seed,
             "loader": {**self.loader},
+            "per_rank": [*self.tracked.per_rank] if self.tracked else None,
             "deterministic": torch.are_deterministic_algorithms_enabled(),
             **_code(self.script),
             "backend": dist.get_backend() if dist.is_initialized() else None,

@@ -115,6 +115,7 @@ ROUTES: Final[Mapping[str, Access]] = {
     "POST /v1/jobs/{job_id}/preempt": Action.STEER,
     "POST /v1/jobs/{job_id}/pause": Action.STEER,
     "POST /v1/jobs/{job_id}/resume": Action.STEER,
+    "POST /v1/jobs/{job_id}/resume/preview": Action.STEER,
     "PATCH /v1/jobs/{job_id}/limits": Action.STEER,
     "PATCH /v1/jobs/{job_id}/priority": Action.STEER,
     "POST /v1/jobs/{job_id}/proofs": Action.STEER,

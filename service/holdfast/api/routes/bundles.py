@@ -36,8 +36,9 @@ from holdfast.domain.events import (
     NodeReplaced,
     NodesReady,
     PriceChanged,
+    Resized,
     RunsCompared,
-    Submitted,
+    current_submission,
 )
 from holdfast.domain.jobfile.spec import JobSpec
 from holdfast.domain.jobs.job import Job
@@ -154,8 +155,8 @@ def files(services: Services, job: Job, start: str) -> Iterator[tuple[str, str]]
     spec = JobSpec.from_stored(services.journal.submission(job.id).spec)
     yield "README.md", README.format(job=job.id, until=account.until.isoformat())
     yield "job-file.yaml", _yaml(job_file(spec))
-    yield from _tasks(job.id, spec, events)
-    yield from _manifests(job.id, spec, events)
+    yield from _tasks(job.id, events)
+    yield from _manifests(job.id, events)
     yield "job.json", _json(shown)
     yield "events.jsonl", _lines(event_view(fact) for fact in facts)
     yield (
@@ -177,33 +178,35 @@ def files(services: Services, job: Job, start: str) -> Iterator[tuple[str, str]]
     yield "versions.json", _json(_versions(services))
 
 
-def _tasks(job_id: str, spec: JobSpec, events: list[Event]) -> Iterator[tuple[str, str]]:
+def _tasks(job_id: str, events: list[Event]) -> Iterator[tuple[str, str]]:
     """Yield the task of each launch as its launcher received it.
 
     Secrets and values known only at launch are omitted.
     """
-    first = events[0]
-    assert isinstance(first, Submitted)
-    job = create_job(job_id, first)
+    asked = current_submission(events[:1])
+    job = create_job(job_id, asked)
     for event in events[1:]:
         job = replay_event(job, event)
+        if isinstance(event, Resized):
+            asked = event.applied_to(asked)
         if isinstance(event, LaunchRequested):
             name = f"tasks/launch-{event.launch:03d}.yaml"
             if job.launch_limits is None:
-                yield name, first.task
+                yield name, asked.task
                 continue
             try:
-                yield name, render(spec.with_limits(job.launch_limits)).text
+                spec = JobSpec.from_stored(asked.spec).with_limits(job.launch_limits)
+                yield name, render(spec).text
             except BadJobFile as flaw:
                 yield name, f"# This version can no longer render it: {flaw.detail}\n"
 
 
-def _manifests(job_id: str, spec: JobSpec, events: list[Event]) -> Iterator[tuple[str, str]]:
+def _manifests(job_id: str, events: list[Event]) -> Iterator[tuple[str, str]]:
     """Yield the manifest of each attempt and the packages of the newest.
 
     Without manifests there are none.
     """
-    by_attempt = manifests(job_id, spec, events)
+    by_attempt = manifests(job_id, events)
     for attempt, manifest in by_attempt.items():
         yield f"manifests/attempt-{attempt:03d}.json", _json(manifest)
     if by_attempt:

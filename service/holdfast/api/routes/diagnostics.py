@@ -10,7 +10,7 @@ from fastapi import Query
 from holdfast.api.auth.authentication import TheCaller
 from holdfast.api.dependencies import TheJob, TheServices
 from holdfast.api.routes.billing import job_bill
-from holdfast.api.routes.logs import sources
+from holdfast.api.routes.logs import JobLog, job_logs
 from holdfast.api.routing import Router
 from holdfast.api.schemas.diagnostics import (
     DifferenceOut,
@@ -26,11 +26,10 @@ from holdfast.domain.diagnostics.hints import Hint, LogExcerpt, failed_attempt, 
 from holdfast.domain.diagnostics.manifests import manifests
 from holdfast.domain.diagnostics.rank_presence import observed_ranks
 from holdfast.domain.diagnostics.run_diff import differences, steps_per_hour
-from holdfast.domain.jobfile.spec import JobSpec, launcher_name
+from holdfast.domain.jobfile.spec import JobSpec
 from holdfast.domain.jobfile.spot_safety import accelerator_count
 from holdfast.domain.jobs.job import Job
 from holdfast.errors import LauncherUnreachable, NotFound
-from holdfast.ports import Launcher, LogSource
 from holdfast.services import Services
 
 HEAD_BYTES: Final = 64 * 1024
@@ -54,23 +53,16 @@ async def excerpts(
     Raises:
         LauncherUnreachable: the launcher is not connected.
     """
-    submission = await asyncio.to_thread(services.journal.submission, job.id)
-    engine = JobSpec.from_stored(submission.spec).engine
-    if engine not in services.launchers:
-        raise LauncherUnreachable(f"this service runs without the {launcher_name(engine)} launcher")
-    launcher = services.launchers[engine]
-    found = await sources(services, job, launcher)
-    mine = [(key, source) for key, source in found if source.attempt == attempt]
-    return [
-        await asyncio.to_thread(_read, launcher, key, source, tail_bytes)
-        for key, source in mine[:MOST_LOGS]
-    ]
+    found = await job_logs(services, job)
+    mine = [log for log in found if log.source.attempt == attempt]
+    return [await asyncio.to_thread(_read, log, tail_bytes) for log in mine[:MOST_LOGS]]
 
 
-def _read(launcher: Launcher, key: str, source: LogSource, tail_bytes: int) -> LogExcerpt:
-    head = launcher.read_log(key, source, 0, HEAD_BYTES)
+def _read(log: JobLog, tail_bytes: int) -> LogExcerpt:
+    source = log.source
+    head = log.read(0, HEAD_BYTES)
     rest = max(HEAD_BYTES, source.size_bytes - tail_bytes)
-    tail = launcher.read_log(key, source, rest, tail_bytes) if tail_bytes else b""
+    tail = log.read(rest, tail_bytes) if tail_bytes else b""
     text = b"\n".join((head, tail)) if rest > HEAD_BYTES else head + tail
     return LogExcerpt(source.attempt, source.node, source.rank, text.decode(errors="replace"))
 
@@ -150,9 +142,8 @@ def newest_manifest(services: Services, job: Job, attempt: int | None = None) ->
     Raises:
         NotFound: no manifest was reported.
     """
-    spec = JobSpec.from_stored(services.journal.submission(job.id).spec)
     facts = (fact.event for fact in services.journal.events(job.id))
-    by_attempt = manifests(job.id, spec, facts)
+    by_attempt = manifests(job.id, facts)
     number = attempt or max(by_attempt, default=0)
     if number not in by_attempt:
         which = f"attempt {attempt} of job {job.id}" if attempt else f"job {job.id}"

@@ -13,11 +13,14 @@ from holdfast.api.auth.authentication import TheActor, TheCaller
 from holdfast.api.dependencies import IfMatch, TheJob, TheServices, check, etag
 from holdfast.api.job_filters import selected
 from holdfast.api.routing import Router
-from holdfast.api.schemas.jobs import JobOut, LimitsIn, PauseIn, RemovalOut, ResumeIn
+from holdfast.api.schemas.jobs import JobOut, LimitsIn, PauseIn, RemovalOut
 from holdfast.api.schemas.queue import PriorityIn
+from holdfast.api.schemas.resize import ResumeIn, ResumePreviewOut
 from holdfast.api.schemas.selections import JobActionIn, JobActionOut, JobActionsOut, SelectionIn
 from holdfast.api.views.jobs import NOT_OWNER, job_views
+from holdfast.api.views.resize import resize_request, resume_preview
 from holdfast.domain.access.audit import AuditAction
+from holdfast.domain.access.permissions import Caller
 from holdfast.domain.events import Event, LimitsChanged
 from holdfast.domain.jobfile.limits import Limits
 from holdfast.domain.jobfile.spec import JobSpec
@@ -27,7 +30,10 @@ from holdfast.domain.jobs.job import Job
 from holdfast.errors import BadRequest, Forbidden
 from holdfast.rendering import render
 from holdfast.services import Services
+from holdfast.submission.admission import REFUSED
 from holdfast.submission.bulk_actions import BulkActions
+from holdfast.submission.preview import refusal_texts
+from holdfast.submission.resize import Resize, prepare_resize
 
 control_router = Router(prefix="/v1/jobs/{job_id}", tags=["jobs"])
 
@@ -60,28 +66,62 @@ def resume_job(
     actor: TheActor,
     body: ResumeIn | None = None,
 ) -> JobOut:
-    """Resume a paused job from its newest checkpoint, with changed limits if given."""
+    """Resume a paused job from its newest checkpoint, with changed limits and nodes if given."""
     asked = body or ResumeIn()
     spec = _spec(services, job)
-
-    def decide(job: Job) -> Sequence[Event]:
-        limits, changes = _limits(job, spec), _named(asked.limits)
-        facts = commands.resume(
-            *(job, limits, changes, services.clock.now()), reason=asked.reason, by=caller.name
-        )
-        _try_to_render(spec, facts)
-        return facts
-
-    after = {
+    request = resize_request(asked, _limits(job, spec))
+    resize = prepare_resize(services, job, request, caller) if request.changes else None
+    resized = resize.accepted() if resize else None
+    after: dict[str, Any] = {
         "reason": asked.reason,
         "limits": asked.limits.model_dump(mode="json", exclude_unset=True),
     }
+    if resized:
+        after["resources"] = list(resized.changes)
+
+    def decide(job: Job) -> Sequence[Event]:
+        return _resume(services, job, asked, resize, caller)
+
     job = services.append_with_retry(
         job,
         decide,
         lambda job: actor.audit_action("job.resume", job.id, {"state": job.status}, after),
     )
     return job_views(services, [job])[0]
+
+
+@control_router.post("/resume/preview", response_model=ResumePreviewOut)
+def preview_resume(
+    job: TheJob, services: TheServices, caller: TheCaller, body: ResumeIn
+) -> ResumePreviewOut:
+    """Show what a resume would change: nodes, price, ranks, batch, and where training continues."""
+    request = resize_request(body, _limits(job, _spec(services, job)))
+    resize = prepare_resize(services, job, request, caller)
+    refused = [text for error in resize.refusals for text in refusal_texts(error)]
+    if not refused:
+        try:
+            _resume(services, job, body, resize, caller)
+        except REFUSED as error:
+            refused = refusal_texts(error)
+    return resume_preview(job, resize, refused)
+
+
+def _resume(
+    services: Services, job: Job, asked: ResumeIn, resize: Resize | None, caller: Caller
+) -> Sequence[Event]:
+    """Decide a resume with the limits and nodes of a request.
+
+    Raises:
+        HoldfastError: it is not possible.
+    """
+    spec = resize.before if resize else _spec(services, job)
+    limits, changes, now = _limits(job, spec), _named(asked.limits), services.clock.now()
+    resized = resize.accepted() if resize else None
+    facts = commands.resume(
+        *(job, limits, changes, now), reason=asked.reason, by=caller.name, resized=resized
+    )
+    _try_to_render(resize.after if resize else spec, facts)
+    return facts
 
 
 @control_router.patch("/limits", response_model=JobOut)

@@ -6,13 +6,12 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Annotated, Final, Self
 
 from fastapi import Query
 
 from holdfast.api.dependencies import TheJob, TheServices
-from holdfast.api.routes.logs import TheLauncher, log_sort_key, sources
+from holdfast.api.routes.logs import job_logs, log_sort_key
 from holdfast.api.routing import Router
 from holdfast.api.schemas.diagnostics import MatchOut, MatchPage
 from holdfast.api.schemas.workers import MAX_COUNT
@@ -151,7 +150,6 @@ class LogSearch:
 async def search_logs(
     job: TheJob,
     services: TheServices,
-    launcher: TheLauncher,
     *,
     q: Annotated[
         str, Query(min_length=1, max_length=MAX_PATTERN_CHARS, description="Text to search for.")
@@ -170,15 +168,15 @@ async def search_logs(
     hunt = LogSearch(LogPattern.compile(q, is_regex=regex, ignore_case=ignore_case), limit)
     begin = SearchPosition.parse(cursor) if cursor else SearchPosition((0, 0, -1))
     wanted = ((attempt, "attempt"), (node, "node"), (rank, "rank"))
-    for key, source in await sources(services, job, launcher):
+    for log in await job_logs(services, job):
+        source = log.source
         if any(value is not None and getattr(source, name) != value for value, name in wanted):
             continue
         place = SearchPosition(log_sort_key(source))
         if place.log < begin.log:
             continue
         place = begin if place.log == begin.log else place
-        read = partial(launcher.read_log, key, source)
-        rest = await asyncio.to_thread(hunt.search, read, place)
+        rest = await asyncio.to_thread(hunt.search, log.read, place)
         if rest is not None:
             return _page(hunt, rest)
     return _page(hunt, None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Final
 
 from fastapi import Depends, Query, Response
@@ -15,7 +16,7 @@ from holdfast.api.routes.streams import POLL_S, LastEventId
 from holdfast.api.routing import Router
 from holdfast.api.schemas.jobs import LogChunk, LogOut
 from holdfast.api.schemas.workers import MAX_COUNT
-from holdfast.domain.jobfile.spec import JobSpec, launcher_name
+from holdfast.domain.jobfile.spec import launcher_name
 from holdfast.domain.jobs.job import Job, State
 from holdfast.errors import BadRequest, LauncherUnreachable, NotFound
 from holdfast.ports import Launcher, LogSource
@@ -35,22 +36,31 @@ Node = Annotated[
 Rank = Annotated[int | None, Query(ge=0, description="Global rank; default: the log of the node.")]
 
 
-def _launcher(job: TheJob, services: TheServices) -> Launcher:
-    engine = JobSpec.from_stored(services.journal.submission(job.id).spec).engine
-    if engine not in services.launchers:
-        raise LauncherUnreachable(f"this service runs without the {launcher_name(engine)} launcher")
-    return services.launchers[engine]
+@dataclass(frozen=True, slots=True)
+class JobLog:
+    """A log of one launch, at the launcher that ran it."""
 
+    launcher: Launcher
+    key: str
+    """Key of the launch."""
+    source: LogSource
 
-TheLauncher = Annotated[Launcher, Depends(_launcher)]
+    def read(self, offset: int, limit: int) -> bytes:
+        """At most `limit` bytes of it; blocking."""
+        return self.launcher.read_log(self.key, self.source, offset, limit)
 
 
 @router.get("", response_model=list[LogOut])
-async def list_logs(job: TheJob, services: TheServices, launcher: TheLauncher) -> list[LogOut]:
+async def list_logs(job: TheJob, services: TheServices) -> list[LogOut]:
     """List the logs of a job."""
     return [
-        LogOut(attempt=log.attempt, node=log.node, rank=log.rank, size_bytes=log.size_bytes)
-        for _, log in await sources(services, job, launcher)
+        LogOut(
+            attempt=log.source.attempt,
+            node=log.source.node,
+            rank=log.source.rank,
+            size_bytes=log.source.size_bytes,
+        )
+        for log in await job_logs(services, job)
     ]
 
 
@@ -58,7 +68,6 @@ async def list_logs(job: TheJob, services: TheServices, launcher: TheLauncher) -
 async def read_log(
     job: TheJob,
     services: TheServices,
-    launcher: TheLauncher,
     *,
     attempt: Annotated[
         int | None, Query(ge=1, description="Attempt; default: the newest with a log.")
@@ -69,24 +78,32 @@ async def read_log(
     limit: Annotated[int, Query(ge=1, le=4 * 1024 * 1024)] = 1024 * 1024,
 ) -> Response:
     """Read a part of one log as text. `X-Next-Offset` is the offset of the next part."""
-    found = _select(await sources(services, job, launcher), node, rank)
+    found = _select(await job_logs(services, job), node, rank)
     if attempt is not None:
-        found = [item for item in found if item[1].attempt == attempt]
+        found = [log for log in found if log.source.attempt == attempt]
     if not found:
         raise NotFound(
             f"job {job.id} has no such log; GET /v1/jobs/{job.id}/logs lists its logs, and the list is empty if the job never started"
         )
-    key, source = found[-1]
-    piece = await asyncio.to_thread(launcher.read_log, key, source, offset, limit)
-    headers = {"X-Next-Offset": str(offset + len(piece)), "X-Attempt": str(source.attempt)}
+    piece = await asyncio.to_thread(found[-1].read, offset, limit)
+    newest = str(found[-1].source.attempt)
+    headers = {"X-Next-Offset": str(offset + len(piece)), "X-Attempt": newest}
     return Response(piece, media_type="text/plain; charset=utf-8", headers=headers)
 
 
-@router.get("/stream", response_class=EventSourceResponse)
+def _require_launcher(job: TheJob, services: TheServices) -> None:
+    """Refuse a stream before it begins if this service runs without the launcher of the job."""
+    if job.engine not in services.launchers:
+        name = launcher_name(job.engine)
+        raise LauncherUnreachable(f"this service runs without the {name} launcher")
+
+
+@router.get(
+    "/stream", response_class=EventSourceResponse, dependencies=[Depends(_require_launcher)]
+)
 async def stream_log(
     job: TheJob,
     services: TheServices,
-    launcher: TheLauncher,
     permit: TheStreamAccess,
     place: LastEventId,
     *,
@@ -99,11 +116,12 @@ async def stream_log(
     with end_stream_on_outage():
         while not services.stopping.is_set() and await permit.is_allowed(job.project):
             ended = (await asyncio.to_thread(services.journal.read, job.id)).state is State.ENDED
-            for key, source in _select(await sources(services, job, launcher), node, rank):
-                if source.attempt < at or (attempt is not None and source.attempt != attempt):
+            for log in _select(await job_logs(services, job), node, rank):
+                newest = log.source.attempt
+                if newest < at or (attempt is not None and newest != attempt):
                     continue
-                at, offset = source.attempt, offset if source.attempt == at else 0
-                while piece := await asyncio.to_thread(_next_chunk, launcher, key, source, offset):
+                at, offset = newest, offset if newest == at else 0
+                while piece := await asyncio.to_thread(_next_chunk, log, offset):
                     offset += len(piece)
                     text = piece.decode(errors="replace")
                     yield ServerSentEvent(
@@ -125,24 +143,32 @@ def _parse_position(place: str | None) -> tuple[int, int]:
     return int(attempt), int(offset)
 
 
-def _next_chunk(launcher: Launcher, key: str, source: LogSource, offset: int) -> bytes:
+def _next_chunk(log: JobLog, offset: int) -> bytes:
     """Read the next chunk, cut after its last newline if possible.
 
     No character is split.
     """
-    piece = launcher.read_log(key, source, offset, CHUNK_BYTES)
+    piece = log.read(offset, CHUNK_BYTES)
     end = piece.rfind(b"\n") + 1
     return piece[:end] if end else piece
 
 
-async def sources(services: Services, job: Job, launcher: Launcher) -> list[tuple[str, LogSource]]:
-    """List all logs of all launches with their keys, by attempt, node and rank."""
+async def job_logs(services: Services, job: Job) -> list[JobLog]:
+    """List all logs of all launches, by attempt, node and rank.
+
+    Raises:
+        LauncherUnreachable: this service runs without the launcher of the job. Launches at an earlier one, which
+            a resize has replaced, are left out instead.
+    """
     job = await asyncio.to_thread(services.journal.read, job.id)
-    keys = [f"{job.id}-{launch}" for launch in range(1, job.launch + 1)]
-    found = [
-        (key, source) for key in keys for source in await services.call_launcher(launcher.logs(key))
-    ]
-    return sorted(found, key=lambda item: log_sort_key(item[1]))
+    _require_launcher(job, services)
+    found = list[JobLog]()
+    for launch in range(1, job.launch + 1):
+        key, launcher = f"{job.id}-{launch}", services.launchers.get(job.engine_of_launch(launch))
+        if launcher is not None:
+            logs = await services.call_launcher(launcher.logs(key))
+            found += [JobLog(launcher, key, source) for source in logs]
+    return sorted(found, key=lambda log: log_sort_key(log.source))
 
 
 def log_sort_key(source: LogSource) -> tuple[int, int, int]:
@@ -150,19 +176,17 @@ def log_sort_key(source: LogSource) -> tuple[int, int, int]:
     return source.attempt, source.node, -1 if source.rank is None else source.rank
 
 
-def _select(
-    sources: Sequence[tuple[str, LogSource]], node: int | None, rank: int | None
-) -> list[tuple[str, LogSource]]:
+def _select(logs: Sequence[JobLog], node: int | None, rank: int | None) -> list[JobLog]:
     """Select one log per attempt: the rank's, or the node's own.
 
     Without a node, it is that of the rank on its own node.
     """
     return [
-        (key, source)
-        for key, source in sources
-        if source.rank == rank
+        log
+        for log in logs
+        if log.source.rank == rank
         and (
-            (node is None and rank is not None and not source.is_hosted)
-            or (source.node == (node or 0) and (node is not None or rank is None))
+            (node is None and rank is not None and not log.source.is_hosted)
+            or (log.source.node == (node or 0) and (node is not None or rank is None))
         )
     ]

@@ -123,7 +123,7 @@ def _figures(services: Services) -> Iterator[Metric]:
         int(services.is_reconciling()),
     )
     yield _launchers(services)
-    found = collect_spread(services.engine, services.bill_rollups, services.clock.now())
+    found = collect_statistics(services.engine, services.bill_rollups, services.clock.now())
     yield from _jobs(found)
     yield from _money(found)
     yield from _watched_jobs(found)

@@ -85,15 +85,6 @@ class CloneIn(Schema):
     )
 
 
-class ResumeIn(Schema):
-    """Reason and changes for resuming a paused job."""
-
-    reason: str = Field(default="resumed on request", max_length=500)
-    limits: LimitsIn = Field(
-        default_factory=LimitsIn, description="Limits that change from now on."
-    )
-
-
 class RemovalOut(Schema):
     """A removed job."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated
 
-from pydantic import Field, StrictFloat, StrictInt
+from pydantic import Field, StrictBool, StrictFloat, StrictInt
 
 from holdfast.api.schemas.base import Schema
 from holdfast.domain.events.values import MAX_PRIORITY
@@ -23,6 +23,10 @@ class QuotaIn(Schema):
     hourly_usd: StrictInt | StrictFloat | str | None = Field(
         default=None, description="US dollars per hour for all nodes, exact to a millionth."
     )
+    may_pause_for_priority: StrictBool = Field(
+        default=False,
+        description="Only of projects: running spot jobs may be paused, with their work saved, for waiting ones of a higher priority.",
+    )
 
 
 class QuotaOut(Schema):
@@ -34,6 +38,7 @@ class QuotaOut(Schema):
     nodes: int | None
     gpus: int | None
     micros_per_hour: int | None
+    may_pause_for_priority: bool = Field(description="As in the request; false except of projects.")
     held_jobs: int = Field(description="Admitted jobs that have neither ended nor been paused.")
     held_nodes: int
     held_gpus: int

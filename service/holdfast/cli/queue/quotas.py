@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from pydantic import ValidationError
@@ -62,12 +62,27 @@ def set_quota(
         str | None,
         typer.Option("--hourly-cost", metavar="USD", help="US dollars per hour for all nodes."),
     ] = None,
+    pause_for_priority: Annotated[
+        bool,
+        typer.Option(
+            "--pause-for-priority",
+            help="Of a project: pause its running spot jobs for waiting ones of a higher priority.",
+        ),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Set the quota of a user, a project or the service; it replaces the previous one."""
-    given = {"jobs": jobs, "nodes": nodes, "gpus": gpus, "hourly_usd": hourly_cost}
+    given: dict[str, Any] = {
+        "jobs": jobs,
+        "nodes": nodes,
+        "gpus": gpus,
+        "hourly_usd": hourly_cost,
+        "may_pause_for_priority": pause_for_priority or None,
+    }
     if all(value is None for value in given.values()):
-        raise BadRequest("name at least one of --jobs, --nodes, --gpus and --hourly-cost")
+        raise BadRequest(
+            "name at least one of --jobs, --nodes, --gpus, --hourly-cost and --pause-for-priority"
+        )
     try:
         quota_in = QuotaIn(**{word: value for word, value in given.items() if value is not None})
     except ValidationError as error:
@@ -163,6 +178,11 @@ def _print(quotas: list[QuotaOut]) -> None:
             str(each.waiting),
         )
     output.print_table(table)
+    for each in quotas:
+        if each.may_pause_for_priority:
+            output.echo(
+                f"project {each.name} pauses spot jobs for waiting ones of a higher priority"
+            )
 
 
 def _of(held: int, limit: int | None) -> str:

@@ -23,15 +23,15 @@ SHOWN: Final = 20
 """Jobs of a preview that are printed before the confirmation. `--dry-run` prints all."""
 
 
-def is_selection(job_id: str | None, chosen: ChosenJobs) -> bool:
-    """Whether a command acts on a selection instead of one job.
+def is_selection(job_id: str | None, chosen: ChosenJobs, *, has_preview: bool = False) -> bool:
+    """Whether a command acts on a selection instead of one job. `has_preview`: also of one job.
 
     Raises:
         BadRequest: it names both, or neither.
     """
     if (job_id is None) == (chosen.selection is None):
         raise BadRequest("name one job, or select jobs with options such as -l team=nlp")
-    if job_id is not None and chosen.dry_run:
+    if job_id is not None and chosen.dry_run and not has_preview:
         raise BadRequest("--dry-run: it previews a selection; select jobs with -l, or leave it out")
     return job_id is None
 

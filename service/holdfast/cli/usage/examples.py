@@ -30,6 +30,7 @@ EXAMPLES: Final = {
     "quota set": (
         "holdfast quota set user ada --gpus 16 --jobs 4",
         "holdfast quota set service --hourly-cost 200",
+        "holdfast quota set project nlp --nodes 8 --pause-for-priority",
     ),
     "quota unset": ("holdfast quota unset user ada",),
     "why": ("holdfast why bert-large",),
@@ -39,7 +40,11 @@ EXAMPLES: Final = {
         "holdfast cancel -l team=nlp,stage=dev --dry-run",
     ),
     "pause": ("holdfast pause bert-large", "holdfast pause bert-large --reason 'over the weekend'"),
-    "resume": ("holdfast resume bert-large", "holdfast resume bert-large --max-cost 200"),
+    "resume": (
+        "holdfast resume bert-large",
+        "holdfast resume bert-large --max-cost 200",
+        "holdfast resume bert-large --nodes 4 --infra slurm/gpu --dry-run",
+    ),
     "limits": (
         "holdfast limits bert-large",
         "holdfast limits bert-large --max-cost 200 --deadline none",

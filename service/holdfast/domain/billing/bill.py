@@ -34,6 +34,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import accumulate, pairwise
+from typing import Final
 
 from holdfast.domain.attempts import (
     Attempt,
@@ -68,6 +69,7 @@ from holdfast.domain.events import (
     Event,
     Finished,
     Paused,
+    Requeued,
     ResumeRequested,
     Submitted,
 )
@@ -307,13 +309,17 @@ class Waiting:
         return cls(end_ms - begin_ms, sum(paused), bool(paused) and pauses[-1][1] > end_ms)
 
 
+_PAUSE_ENDS: Final = (ResumeRequested, Requeued, CancelRequested, Finished)
+"""Events after which a job is not paused any more."""
+
+
 def _pauses(facts: Iterable[Event], until: datetime) -> Iterator[tuple[int, int]]:
     """Pauses of the job in milliseconds since 1970; an open pause ends after `until`."""
     since = None
     for fact in facts:
         if isinstance(fact, Paused):
             since = to_ms(fact.at)
-        elif since is not None and isinstance(fact, ResumeRequested | CancelRequested | Finished):
+        elif since is not None and isinstance(fact, _PAUSE_ENDS):
             yield since, to_ms(fact.at)
             since = None
     if since is not None:

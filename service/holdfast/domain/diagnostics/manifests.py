@@ -9,26 +9,37 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from holdfast.domain.checkpoints.history import CheckpointAttempt, CheckpointHistory
-from holdfast.domain.events import Event, NodesReady, RunDescribed, Submitted
+from holdfast.domain.events import (
+    Event,
+    NodesReady,
+    Resized,
+    RunDescribed,
+    Submitted,
+)
 from holdfast.domain.events.values import Checkout
 from holdfast.domain.jobfile.lint import is_pinned
 from holdfast.domain.jobfile.spec import JobSpec
 
 
-def manifests(job_id: str, spec: JobSpec, facts: Iterable[Event]) -> dict[int, dict[str, Any]]:
+def manifests(job_id: str, facts: Iterable[Event]) -> dict[int, dict[str, Any]]:
     """The manifest of each attempt that reported one.
 
-    The service adds its data under `holdfast`.
+    The service adds its data under `holdfast`, with the resources that the attempt had.
     """
     described, ready = dict[int, RunDescribed](), dict[int, NodesReady]()
+    asked = dict[int, JobSpec]()
+    spec = JobSpec(name="job", run="none")
     checkout: Checkout | None = None
     saves = CheckpointHistory()
     for seq, fact in enumerate(facts, 1):
         saves.apply(seq, fact)
         if isinstance(fact, Submitted):
-            checkout = fact.checkout
+            spec, checkout = JobSpec.from_stored(fact.spec), fact.checkout
+        elif isinstance(fact, Resized):
+            spec = JobSpec.from_stored(fact.spec)
         elif isinstance(fact, RunDescribed):
             described[fact.attempt] = fact
+            asked.setdefault(fact.attempt, spec)
         elif isinstance(fact, NodesReady):
             ready[fact.attempt] = fact
     return {
@@ -39,7 +50,7 @@ def manifests(job_id: str, spec: JobSpec, facts: Iterable[Event]) -> dict[int, d
                 "job": job_id,
                 "attempt": attempt,
                 "at": fact.at.isoformat(),
-                **_requested(spec, checkout),
+                **_requested(asked[attempt], checkout),
                 **_placement(ready.get(attempt)),
                 "result": _result(saves.newest()),
             },

@@ -9,12 +9,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
-from typing import Final
+from typing import Final, TypeAlias
 
 from holdfast.domain.attempts import Attempt, NodeLoss, collect_attempts
 from holdfast.domain.billing.bill import AttemptBill, Bill, current_step
 from holdfast.domain.billing.rate import to_ms
 from holdfast.domain.events import (
+    Admitted,
     CancelRequested,
     CapacityDenied,
     Cause,
@@ -32,17 +33,22 @@ from holdfast.domain.events import (
     NodesReady,
     Outcome,
     Paused,
+    PausedForPriority,
     PauseRequested,
     PlanFact,
     Planned,
     PriceChanged,
+    PriorityChanged,
     RanksReplaced,
     RanksRestarted,
+    Requeued,
+    Resized,
     ResumeRequested,
     RunsCompared,
     Submitted,
     TagsChanged,
     TrainingStarted,
+    current_submission,
 )
 from holdfast.domain.events.values import NodeGroup
 from holdfast.domain.jobfile.limits import MICROS_PER_USD
@@ -142,20 +148,33 @@ def _actor_text(by: str) -> str:
     return f" by {by}" if by else ""
 
 
-def _change_text(fact: LimitsChanged | TagsChanged | DrillRequested) -> str:
+_Change: TypeAlias = LimitsChanged | TagsChanged | DrillRequested | Admitted | PriorityChanged
+
+
+def _change_text(fact: _Change) -> str:
+    if isinstance(fact, Admitted):
+        return _admission_text(fact)
     who = _actor_text(fact.by)
+    if isinstance(fact, PriorityChanged):
+        return f"Priority changed{who}; it is now {fact.priority}."
     if isinstance(fact, TagsChanged):
         named = ", ".join(f"{name}={value}" for name, value in fact.tags.items())
         return f"Tags changed{who}; they are now: {named or 'none'}."
     if isinstance(fact, LimitsChanged):
-        new = ", ".join(
-            f"{name} is now {_limit_text(fact.limits.get(name))}" for name in fact.changed
-        )
-        return f"Limits changed{who}: {new}."
+        after = ((name, fact.limits.get(name)) for name in fact.changed)
+        new = (f"{name} is now {'none' if limit is None else limit}" for name, limit in after)
+        return f"Limits changed{who}: {', '.join(new)}."
     node = "a node" if fact.node is None else f"node {fact.node}"
     node = f"node group {fact.group}" if fact.group else node
     how = f"with {fact.notice_s:g} s of notice" if fact.notice_s else "without notice"
     return f"Drill requested{who}: preempt {node} {how}."
+
+
+def _admission_text(fact: Admitted) -> str:
+    waited = f" after {_duration_text(fact.waited_s * 1000)} in the queue" if fact.waited_s else ""
+    amounts = ((fact.demand.nodes, "node"), (fact.demand.gpus, "GPU"))
+    held = " and ".join(f"{n:,} {unit}{'s' * (n != 1)}" for n, unit in amounts if n)
+    return f"Admitted{waited}: the quotas have room for {held}."
 
 
 def _plan_text(fact: PlanFact) -> str:
@@ -167,10 +186,6 @@ def _plan_text(fact: PlanFact) -> str:
             return f"Move requested: {reason}. Asked the worker to save."
         case Moved(launch=launch):
             return f"Launch {launch} has ended: the next one may be requested."
-
-
-def _limit_text(limit: object) -> str:
-    return "none" if limit is None else str(limit)
 
 
 def _preemptions_text(count: int) -> str:
@@ -203,7 +218,9 @@ def _cost_text(account: Bill) -> str:
     return "; ".join(lines) + "."
 
 
-def _request_sentences(facts: Sequence[Event]) -> Iterator[Sentence]:
+def _request_sentences(  # noqa: C901, PLR0912 - one for each kind
+    facts: Sequence[Event],
+) -> Iterator[Sentence]:
     for fact in facts:
         match fact:
             case Submitted(at=at, name=name, by=by):
@@ -218,10 +235,16 @@ def _request_sentences(facts: Sequence[Event]) -> Iterator[Sentence]:
                 yield Sentence(at, f"Pause requested{_actor_text(by)}: {reason}.")
             case Paused(at=at):
                 yield Sentence(at, "Paused: all nodes are released, and no costs accrue.")
+            case PausedForPriority(at=at, reason=reason):
+                yield Sentence(at, f"Pausing: {reason}. Asked the worker to save.")
+            case Requeued(at=at):
+                yield Sentence(at, "Waits in the queue again, and starts when there is room.")
+            case _ if isinstance(fact, _Change):
+                yield Sentence(fact.at, _change_text(fact))
+            case Resized(at=at, changes=changes, by=by):
+                yield Sentence(at, f"Resized{_actor_text(by)}: {', '.join(changes)}.")
             case ResumeRequested(at=at, reason=reason, by=by):
                 yield Sentence(at, f"Resume requested{_actor_text(by)}: {reason}.")
-            case LimitsChanged() | TagsChanged() | DrillRequested():
-                yield Sentence(fact.at, _change_text(fact))
             case CleanupFailed(at=at, detail=detail):
                 yield Sentence(at, f"Cleanup failed, and resources may still be billed: {detail}.")
             case _:
@@ -426,8 +449,8 @@ def _restart_text(restart: RanksRestarted) -> str:
 
 
 def _spec(facts: Sequence[Event]) -> JobSpec:
-    """The specification with which the job was submitted."""
-    return JobSpec.from_stored(next(fact for fact in facts if isinstance(fact, Submitted)).spec)
+    """The job file with the resources of its newest resize."""
+    return JobSpec.from_stored(current_submission(facts).spec)
 
 
 def _parent_job(spec: JobSpec) -> str | None:

@@ -44,10 +44,12 @@ from holdfast.domain.events.requests import (
     LimitsChanged,
     PauseRequested,
     PriorityChanged,
+    Resized,
     ResumeRequested,
     RunsCompared,
     Submitted,
     TagsChanged,
+    current_submission,
 )
 from holdfast.domain.events.service import (
     Admitted,
@@ -55,7 +57,9 @@ from holdfast.domain.events.service import (
     Guard,
     GuardTripped,
     LaunchRequested,
+    PausedForPriority,
     Removal,
+    Requeued,
 )
 from holdfast.domain.events.worker import (
     CheckpointCommitted,
@@ -111,6 +115,7 @@ __all__ = [
     "Outcome",
     "PauseRequested",
     "Paused",
+    "PausedForPriority",
     "PlaceState",
     "PlanFact",
     "PlanForecast",
@@ -122,6 +127,8 @@ __all__ = [
     "RanksReplaced",
     "RanksRestarted",
     "Removal",
+    "Requeued",
+    "Resized",
     "RestoreStarted",
     "ResumeRequested",
     "RunDescribed",
@@ -134,6 +141,7 @@ __all__ = [
     "UnknownEvent",
     "WorkerFact",
     "WorkerLeft",
+    "current_submission",
     "decode",
     "encode",
 ]

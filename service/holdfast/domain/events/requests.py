@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Final, TypeAlias
 
 from holdfast.domain.events.base import EventBase, Source
@@ -78,6 +79,56 @@ class ResumeRequested(EventBase):
     reason: str = "resumed on request"
     by: str = ""
     """Name of the user; empty as in `Submitted`."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Resized(EventBase):
+    """A user gave a paused job other resources, which its next launches ask for.
+
+    It holds the whole job file, so that nothing has to be read from elsewhere.
+    """
+
+    source: ClassVar[Source] = Source.USER
+    spec: dict[str, Any]
+    """The normalized job file from now on, readable as a `JobSpec`."""
+    task: str
+    """The rendered task from now on, as YAML."""
+    changes: tuple[str, ...] = ()
+    """What differs, as phrases: `nodes 4 instead of 2`."""
+    notes: tuple[str, ...] = ()
+    """Notes on the new resources, as sentences."""
+    confined: bool = False
+    """As in `Submitted`: also set if the user who resized has no rights to the service's machine."""
+    demand: Demand | None = None
+    """What it holds at most from now on, as quotas count it; None without quotas."""
+    micros_per_hour: Count = 0
+    """Price of all nodes as far as known at the resize; 0 if unknown, or if they are not rented."""
+    by: str = ""
+    """Name of the user; empty as in `Submitted`."""
+
+    def applied_to(self, submitted: Submitted) -> Submitted:
+        """The submission as if the job had been submitted with these resources."""
+        return replace(
+            submitted,
+            spec=self.spec,
+            task=self.task,
+            notes=self.notes,
+            confined=self.confined,
+            demand=self.demand,
+        )
+
+
+def current_submission(events: Iterable[EventBase]) -> Submitted:
+    """The submission of a job with the resources of its newest resize; other events are skipped."""
+    found: Submitted | None = None
+    for event in events:
+        match event:
+            case Submitted():
+                found = event
+            case Resized() if found:
+                found = event.applied_to(found)
+    assert found, "a job begins with its submission"
+    return found
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -211,6 +262,7 @@ RequestFact: TypeAlias = (
     | CancelRequested
     | PauseRequested
     | ResumeRequested
+    | Resized
     | LimitsChanged
     | TagsChanged
     | PriorityChanged

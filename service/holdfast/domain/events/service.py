@@ -8,7 +8,7 @@ from typing import ClassVar, TypeAlias
 
 from holdfast.domain.events.base import EventBase, Source
 from holdfast.domain.events.planning import LaunchPlacement
-from holdfast.domain.events.values import Count, Demand
+from holdfast.domain.events.values import Count, Demand, Priority
 
 
 class Guard(StrEnum):
@@ -68,6 +68,34 @@ class GuardTripped(EventBase):
     """The limit and the measured value, as one sentence."""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PausedForPriority(EventBase):
+    """The job is pausing, because one with a higher priority waits for its share.
+
+    Recorded only where the quota of the project allows it. The job waits in the queue again once its nodes are gone.
+    """
+
+    source: ClassVar[Source] = Source.RECONCILER
+    for_job: str
+    """Id of the other job."""
+    priority: Priority
+    """Its priority."""
+
+    @property
+    def reason(self) -> str:
+        """Why the job pauses, as a phrase."""
+        return f"paused for job {self.for_job}, which has priority {self.priority}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Requeued(EventBase):
+    """The job waits in the queue again after a pause for another one."""
+
+    source: ClassVar[Source] = Source.RECONCILER
+    for_job: str
+    """Id of the other job."""
+
+
 class Removal(StrEnum):
     """Reason for the removal of a checkpoint."""
 
@@ -93,4 +121,6 @@ class CheckpointsRemoved(EventBase):
     """Total size, as far as known."""
 
 
-ServiceFact: TypeAlias = LaunchRequested | Admitted | GuardTripped | CheckpointsRemoved
+ServiceFact: TypeAlias = (
+    LaunchRequested | Admitted | GuardTripped | PausedForPriority | Requeued | CheckpointsRemoved
+)

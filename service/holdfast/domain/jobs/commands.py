@@ -7,6 +7,7 @@ nothing more and keeps its newest checkpoints as long as its store exists, so an
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime, timedelta
 from decimal import ROUND_UP, Decimal
 from typing import Any, Final
@@ -21,6 +22,7 @@ from holdfast.domain.events import (
     Outcome,
     PauseRequested,
     PriorityChanged,
+    Resized,
     ResumeRequested,
 )
 from holdfast.domain.jobfile.limits import MICROS_PER_USD, Limits, parse_seconds
@@ -180,7 +182,7 @@ def pause(job: Job, now: datetime, reason: str, by: str = "") -> tuple[Event, ..
     Raises:
         NotPossibleNow: The job is stopping or has ended.
     """
-    if job.state in {State.PAUSING, State.PAUSED}:
+    if job.state in {State.PAUSING, State.PAUSED} and not job.paused_for:
         return ()
     if no := pause_refusal(job):
         raise NotPossibleNow(f"job {job.id} cannot be paused: {no}")
@@ -195,8 +197,9 @@ def resume(
     *,
     reason: str,
     by: str = "",
+    resized: Resized | None = None,
 ) -> tuple[Event, ...]:
-    """Resume a job under `limits` with `changes`.
+    """Resume a job under `limits` with `changes`, and with the nodes of `resized` if given.
 
     Raises:
         NotPossibleNow: The job is not paused, or would pause again immediately.
@@ -204,7 +207,9 @@ def resume(
     """
     if no := resume_refusal(job):
         raise NotPossibleNow(f"job {job.id} cannot be resumed: {no}")
-    changed = change_limits(job, limits, changes, now, by)
+    changed: tuple[Event, ...] = change_limits(job, limits, changes, now, by)
+    if resized:
+        changed = (*changed, replace(resized, at=now))
     for event in changed:
         job = advance(job, event)
     if no := immediate_pause_reason(job, job.limits or limits, now):
@@ -253,6 +258,8 @@ def change_priority(job: Job, priority: int, now: datetime, by: str = "") -> tup
 def pause_refusal(job: Job) -> str | None:
     """Why a job cannot be paused now; None if it can."""
     match job.state:
+        case State.PAUSING if job.paused_for:
+            return None
         case State.PAUSING | State.PAUSED | State.STOPPING:
             return f"it is {job.state}"
         case State.ENDED:

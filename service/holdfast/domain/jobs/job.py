@@ -66,6 +66,16 @@ class JobGroup:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class LauncherChange:
+    """A change of a job's launcher by a resize."""
+
+    before: Engine
+    """The launcher of the launches until then."""
+    last_launch: int
+    """Number of the last of them; 0 if there was none."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Job:
     """A job after a prefix of its log; all fields follow from its events."""
 
@@ -79,6 +89,10 @@ class Job:
     project: str = DEFAULT_PROJECT
     engine: Engine = Engine.SKYPILOT
     """The type of its launcher."""
+    launcher_changes: tuple[LauncherChange, ...] = ()
+    """Changes of the launcher, oldest first."""
+    spec_seq: int = 1
+    """Number of the event that holds its job file: its submission, or its newest resize."""
     tags: Mapping[str, str] = field(default_factory=dict)
     """Tags of the job file, as last changed."""
     sweep: str = ""
@@ -109,6 +123,10 @@ class Job:
     account: RunningCost
     stop_asked_at: datetime | None = None
     """Time of the cancel or pause request or the tripped guard; None otherwise."""
+    paused_for: str = ""
+    """Id of the job for whose priority it is pausing; empty otherwise."""
+    priority_pauses: int = 0
+    """How often it was paused for jobs of a higher priority."""
     tripped: str = ""
     """Detail of the guard that stopped the job; empty without one."""
     guard: Guard | None = None
@@ -204,6 +222,11 @@ class Job:
     def launch_key(self) -> str:
         """Key of the newest launch at the launcher."""
         return f"{self.id}-{self.launch}"
+
+    def engine_of_launch(self, launch: int) -> Engine:
+        """The type of the launcher that a launch was requested from."""
+        earlier = (each.before for each in self.launcher_changes if launch <= each.last_launch)
+        return next(earlier, self.engine)
 
     @property
     def placements(self) -> int:

@@ -9,6 +9,8 @@
     recovering --LaunchRequested--> provisioning           (lost by the launcher: a new launch key)
     any active state with a launch --MoveRequested--> moving --Moved--> queued
     any active state --PauseRequested, GuardTripped--> pausing --Paused--> paused --ResumeRequested--> queued
+    any active state with a launch --PausedForPriority--> pausing --Paused--> paused --Requeued--> queued
+    paused --Resized--> paused                             (its next launches ask for other resources)
     any state but ended --CancelRequested, GuardTripped--> stopping
     any but paused and ended --Finished--> ended           (a pause or a cancel may lose the race)
 
@@ -50,10 +52,13 @@ from holdfast.domain.events import (
     NodesReady,
     Outcome,
     Paused,
+    PausedForPriority,
     PauseRequested,
     Planned,
     PriceChanged,
     PriorityChanged,
+    Requeued,
+    Resized,
     ResumeRequested,
     RunsCompared,
     Submitted,
@@ -64,7 +69,7 @@ from holdfast.domain.events import (
 from holdfast.domain.jobfile.limits import Limits
 from holdfast.domain.jobfile.spec import engine_of
 from holdfast.domain.jobs.drills import drills_of_new_attempt, pending_drill
-from holdfast.domain.jobs.job import Job, State
+from holdfast.domain.jobs.job import Job, LauncherChange, State
 from holdfast.domain.jobs.node_changes import (
     groups_of,
     in_training,
@@ -72,12 +77,12 @@ from holdfast.domain.jobs.node_changes import (
     with_node_change,
     with_preemption,
 )
-from holdfast.domain.jobs.plan_status import plan_after
+from holdfast.domain.jobs.plan_status import Pace, plan_after
 from holdfast.domain.jobs.transitions import TRANSITIONS, JobAnnotation
 from holdfast.domain.jobs.worker_events import apply_progress, apply_worker_event
 from holdfast.errors import IllegalTransition
 
-FOLD: Final = 17
+FOLD: Final = 18
 """Version of the fold. Raise it if the same events yield a different `Job`, so that cached rows are recomputed."""
 
 
@@ -136,6 +141,9 @@ def _apply(job: Job, event: Event) -> Job:
             | Paused()
             | MoveRequested()
             | Moved()
+            | PausedForPriority()
+            | Requeued()
+            | Resized()
             | ResumeRequested()
             | CancelRequested()
             | GuardTripped()
@@ -210,7 +218,7 @@ def replay_event(job: Job, event: Event) -> Job:
         return advance(job, UnknownEvent(at=event.at, kind=type(event).__name__, body={}))
 
 
-def _apply_transition(  # noqa: PLR0911 - one for each kind
+def _apply_transition(  # noqa: C901, PLR0911 - one for each kind
     job: Job,
     event: LaunchRequested
     | CapacityDenied
@@ -222,6 +230,9 @@ def _apply_transition(  # noqa: PLR0911 - one for each kind
     | Paused
     | MoveRequested
     | Moved
+    | PausedForPriority
+    | Requeued
+    | Resized
     | ResumeRequested
     | CancelRequested
     | GuardTripped
@@ -233,19 +244,8 @@ def _apply_transition(  # noqa: PLR0911 - one for each kind
     # Keep the reason of the stop until the job ends.
     reason = job.detail if job.is_leaving else None
     match event:
-        case LaunchRequested(launch=launch):
-            return replace(
-                job,
-                state=state,
-                launch=launch,
-                placement=event.placement,
-                wait_began_at=_wait_began_at(job, event),
-                launch_limits=job.limits,
-                is_launched=True,
-                attempts_before_launch=job.attempt,
-                denials=0,
-                detail="requesting nodes",
-            )
+        case LaunchRequested():
+            return _launched(job, event, state)
         case CapacityDenied(zone=zone):
             # While nodes run, the detail names those that are missing.
             reason = job.detail if job.placed else reason
@@ -259,16 +259,39 @@ def _apply_transition(  # noqa: PLR0911 - one for each kind
             return _placed(job, event, state, reason or "")
         case CapacityLost() | NodeLost() | NodeReplaced():
             return _with_capacity_change(job, event, state, reason)
-        case PauseRequested() | CancelRequested() | GuardTripped() | MoveRequested():
+        case (
+            PauseRequested()
+            | PausedForPriority()
+            | CancelRequested()
+            | GuardTripped()
+            | MoveRequested()
+        ):
             return _leaving(job, event, state)
-        case Paused() | Moved():
+        case Paused() | Requeued() | Moved():
             return _without_launch(job, event, state)
+        case Resized():
+            return _resized(job, event)
         case ResumeRequested():
             return _resumed(job, event, state)
         case Finished():
             return _ended(job, event)
         case _:
             assert_never(event)
+
+
+def _launched(job: Job, event: LaunchRequested, state: State) -> Job:
+    return replace(
+        job,
+        state=state,
+        launch=event.launch,
+        placement=event.placement,
+        wait_began_at=_wait_began_at(job, event),
+        launch_limits=job.limits,
+        is_launched=True,
+        attempts_before_launch=job.attempt,
+        denials=0,
+        detail="requesting nodes",
+    )
 
 
 def _wait_began_at(job: Job, event: LaunchRequested) -> datetime | None:
@@ -278,8 +301,11 @@ def _wait_began_at(job: Job, event: LaunchRequested) -> datetime | None:
 
 
 def _leaving(
-    job: Job, event: PauseRequested | CancelRequested | GuardTripped | MoveRequested, state: State
+    job: Job,
+    event: PauseRequested | PausedForPriority | CancelRequested | GuardTripped | MoveRequested,
+    state: State,
 ) -> Job:
+    makes_room = isinstance(event, PausedForPriority)
     guard = event.guard if isinstance(event, GuardTripped) else None
     return replace(
         job,
@@ -289,23 +315,43 @@ def _leaving(
         stop_asked_at=(job.stop_asked_at if job.is_leaving else None) or event.at,
         tripped=event.detail if isinstance(event, GuardTripped) else "",
         guard=guard,
+        paused_for=event.for_job if isinstance(event, PausedForPriority) else "",
+        priority_pauses=job.priority_pauses + makes_room,
     )
 
 
-def _without_launch(job: Job, event: Paused | Moved, state: State) -> Job:
+def _without_launch(job: Job, event: Paused | Requeued | Moved, state: State) -> Job:
     """The job whose launch has ended.
 
     After a move, that launch counts neither as lost nor as fruitless.
     """
+    if isinstance(event, Requeued):
+        return _requeued(job, event, state)
     if isinstance(event, Paused):
         return replace(_released(job, event.at), state=state, detail=event.detail)
+    return replace(_uncounted(_released(job, event.at)), state=state, stop_asked_at=None)
+
+
+def _uncounted(job: Job) -> Job:
+    """The job whose last launch was given up for a reason that is not its own."""
     is_fruitless = job.attempt > job.advanced_attempt
     return replace(
-        _released(job, event.at),
-        state=state,
-        stop_asked_at=None,
+        job,
         launches_before_resume=job.launches_before_resume + 1,
         advanced_attempt=job.advanced_attempt + is_fruitless,
+    )
+
+
+def _requeued(job: Job, event: Requeued, state: State) -> Job:
+    """The job that waits in the queue again. Its guards keep their counts."""
+    return replace(
+        _uncounted(job),
+        state=state,
+        detail=f"waiting in the queue again, {job.detail}",
+        queued_at=event.at,
+        stop_asked_at=None,
+        paused_for="",
+        account=job.account.resumed(event.at),
     )
 
 
@@ -321,6 +367,23 @@ def _released(job: Job, at: datetime) -> Job:
         drilled_nodes=(),
         pending_drills=(),
         account=job.account.closed(at),
+    )
+
+
+def _resized(job: Job, event: Resized) -> Job:
+    """The paused job with other resources. Plan and pace belong to the nodes that it had."""
+    engine = engine_of(event.spec.get("resources") or {})
+    change = LauncherChange(before=job.engine, last_launch=job.launch)
+    return replace(
+        job,
+        spec_seq=job.seq,
+        engine=engine,
+        launcher_changes=(*job.launcher_changes, *([change] if engine is not job.engine else [])),
+        min_nodes=event.spec.get("min_nodes"),
+        micros_per_hour=event.micros_per_hour,
+        placement=None,
+        plan=None,
+        pace=Pace(),
     )
 
 

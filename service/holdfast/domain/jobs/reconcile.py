@@ -43,9 +43,9 @@ from holdfast.domain.events import (
     NodesReady,
     Outcome,
     Paused,
+    Requeued,
 )
 from holdfast.domain.jobfile.limits import Limits
-from holdfast.domain.jobs.commands import resume_command
 from holdfast.domain.jobs.drills import with_drill_mark
 from holdfast.domain.jobs.guards import (
     BudgetLike,
@@ -71,7 +71,9 @@ from holdfast.domain.jobs.observation import (
     Observation,
     Placement,
 )
+from holdfast.domain.jobs.pauses import pause_end, priority_pause
 from holdfast.domain.queue.admission import QueueAdmission
+from holdfast.domain.queue.priority_pauses import PriorityPause
 
 MAX_LAUNCHES: Final = 10
 """Launches of one job before it fails. A lower value ends healthy jobs if a launcher restarts often; a higher value lets a
@@ -112,6 +114,8 @@ class ReconcileContext:
     """Whether a queued job is not launched yet, because others of its sweep run."""
     admission: QueueAdmission | None = None
     """Whether the quotas have room for the job; None if it needs no admission."""
+    priority_pause: PriorityPause | None = None
+    """The pause that the queue has chosen for the job; None without one."""
 
 
 def decide(
@@ -137,6 +141,8 @@ def decide(
     over = seen is not None and seen.status is LaunchStatus.ENDED
     if not over and (tripped := trip(job, context.limits, now, _budgets(job, context))):
         events, job = [*events, tripped], advance(job, tripped)
+    if not over and (pause := priority_pause(job, context.priority_pause, now)):
+        events, job = [*events, pause], advance(job, pause)
     if not over and context.planner:
         for planned in plan_events(job, now, context.planner):
             events, job = [*events, planned], advance(job, planned)
@@ -222,7 +228,7 @@ def _waits_for_save(job: Job, now: datetime, context: ReconcileContext) -> bool:
 def _without_launch(job: Job, now: datetime, context: ReconcileContext) -> ReconcilePlan:
     """Pause or end a job that was asked to, without a running launch; launch any other job."""
     if job.state is State.PAUSING:
-        return ReconcilePlan((_paused(job, now, context),))
+        return ReconcilePlan(_pause_end(job, now, context))
     if job.state is State.MOVING:  # The launcher lost the launch: the next step plans.
         return ReconcilePlan((Moved(at=now, launch=job.launch),))
     if job.state is State.STOPPING:
@@ -259,7 +265,7 @@ def _moved(job: Job, seen: Observation, now: datetime) -> Iterator[CapacityLost 
 
 def _end(
     job: Job, ending: LaunchResult, context: ReconcileContext
-) -> Iterator[CapacityLost | Paused | Finished]:
+) -> Iterator[CapacityLost | Paused | Requeued | Finished]:
     """The end of the job with the reason that a user or guard gave, or the requested pause.
 
     A launch that the launcher reports as cancelled after a pause request does not end the job.
@@ -272,7 +278,7 @@ def _end(
         if job.placed:
             cause = Cause.PAUSED
             yield CapacityLost(at=ending.at, attempt=job.attempt, cause=cause, detail=job.detail)
-        yield _paused(job, ending.at, context)
+        yield from _pause_end(job, ending.at, context)
         return
     if job.state is State.STOPPING and outcome is Outcome.CANCELLED:
         detail = job.detail
@@ -285,9 +291,8 @@ def _finished(ending: LaunchResult, outcome: Outcome, detail: str) -> Finished:
     return Finished(at=ending.at, outcome=outcome, exit_code=ending.exit_code, detail=detail)
 
 
-def _paused(job: Job, at: datetime, context: ReconcileContext) -> Paused:
-    lost = "" if context.has_store else "; without a checkpoint store the job restarts at step 0"
-    return Paused(at=at, detail=f"{job.detail}; {resume_command(job, context.limits)}{lost}")
+def _pause_end(job: Job, at: datetime, context: ReconcileContext) -> tuple[Paused | Requeued, ...]:
+    return pause_end(job, at, context.limits, has_store=context.has_store)
 
 
 def _orphans(job: Job, seen: Observation) -> tuple[CleanupFailed, ...]:

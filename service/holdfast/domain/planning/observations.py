@@ -19,6 +19,7 @@ from holdfast.domain.events import (
     NodeLost,
     NodeReplaced,
     NodesReady,
+    Resized,
     TrainingStarted,
 )
 from holdfast.domain.events.planning import CapacityType, LaunchPlacement
@@ -99,11 +100,7 @@ class PlaceObserver:
     """Follows the events of one job, oldest first."""
 
     def __init__(self, spec: JobSpec) -> None:
-        self._engine = spec.engine
-        is_slurm = spec.engine is Engine.SLURM
-        self._options = [
-            place for part in spec.parts for place in job_places(part.resources, is_slurm=is_slurm)
-        ]
+        self._ask(spec)
         self._placement: LaunchPlacement | None = None
         self._launch = 0
         self._nodes: dict[int, _Nodes] = {}
@@ -112,9 +109,26 @@ class PlaceObserver:
         self._has_named_groups = False
         self._simulated = False
 
-    def see(self, event: Event) -> Iterator[Shown]:
+    @property
+    def engine(self) -> Engine:
+        """The type of the launcher of the newest launch."""
+        return self._engine
+
+    def _ask(self, spec: JobSpec) -> None:
+        """Use the places that a job file names."""
+        self._engine = spec.engine
+        is_slurm = spec.engine is Engine.SLURM
+        self._options = [
+            place for part in spec.parts for place in job_places(part.resources, is_slurm=is_slurm)
+        ]
+
+    def see(  # noqa: C901 - one for each kind
+        self, event: Event
+    ) -> Iterator[Shown]:
         """What one event shows."""
         match event:
+            case Resized():
+                self._ask(JobSpec.from_stored(event.spec))
             case LaunchRequested():
                 self._launch, self._placement = event.launch, event.placement
                 yield self._step(event, event.placement.capacity if event.placement else None)

@@ -6,6 +6,8 @@ Order: priority, then the owner's fair share, then age. Two rules bound the wait
   decide.
 * If such a job does not fit, nothing that comes later in the order takes the room it waits for. Before that, smaller jobs may pass it.
 
+The room of a job that is paused for another one of a higher priority is kept for that one in the same way.
+
 The evaluation is a pure function of recorded facts. The journal checks the quotas again in the transaction that records an admission.
 """
 
@@ -97,14 +99,14 @@ def held_by_quota(
     """What is held of each quota."""
     held = {quota.key: NOTHING_HELD for quota in quotas}
     for each in holding:
-        for key in _keys(each):
+        for key in quota_keys(each):
             if key in held:
                 held[key] = held[key].plus(each.demand)
     return held
 
 
-def _keys(entry: QueueEntry) -> tuple[tuple[QuotaScope, str], ...]:
-    """The quotas that may count a job, the widest last."""
+def quota_keys(entry: QueueEntry) -> tuple[tuple[QuotaScope, str], ...]:
+    """The keys of the quotas that may count a job, the widest last."""
     return (
         (QuotaScope.USER, entry.owner),
         (QuotaScope.PROJECT, entry.project),
@@ -155,10 +157,12 @@ class _Room:
         """Jobs so far that wait for a quota."""
         self._named = defaultdict[tuple[tuple[QuotaScope, str], str], list[str]](list)
         """The first of them, by project."""
+        self._awaits_pauses = {each.paused_for for each in state.holding if each.paused_for}
+        """Waiting jobs for which others are pausing."""
 
     def place(self, entry: QueueEntry, position: int, *, is_urgent: bool) -> QueuePosition:
         """Admit the next job in the order if there is room."""
-        quotas = [self._quotas[key] for key in _keys(entry) if key in self._quotas]
+        quotas = [self._quotas[key] for key in quota_keys(entry) if key in self._quotas]
         if no := refusal(quotas, entry.demand):
             quota = next(each for each in quotas if each.never_fits(entry.demand))
             return QueuePosition(
@@ -179,7 +183,7 @@ class _Room:
             for quota in quotas:
                 self._held[quota.key] = self._held[quota.key].plus(entry.demand)
             return QueuePosition(entry=entry, position=position, is_admitted=True)
-        if is_urgent:
+        if is_urgent or entry.job_id in self._awaits_pauses:
             for quota, kind in lacking:
                 self._reserved.setdefault((*quota.key, kind), entry.job_id)
         return self._waits(entry, position, *(lacking or kept)[0])
@@ -199,6 +203,8 @@ class _Room:
         keeper = self._reserved.get((*quota.key, kind))
         if keeper not in {None, entry.job_id}:
             reason += "; the rest is kept for a job that has waited longer"
+        if entry.job_id in self._awaits_pauses:
+            reason += "; jobs of a lower priority are pausing for it"
         shortage = reason
         if count:
             others = count - len(before)

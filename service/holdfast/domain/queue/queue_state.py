@@ -36,6 +36,10 @@ class QueueEntry:
     demand: Demand
     admitted_at: datetime | None = None
     """Since when it holds its share; None while it waits."""
+    is_leaving: bool = False
+    """Whether it is about to release its share."""
+    paused_for: str = ""
+    """Id of the waiting job for which it is pausing; empty otherwise."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -63,6 +63,15 @@ class HeldShares:
             micros_per_hour=self.micros_per_hour + demand.micros_per_hour,
         )
 
+    def minus(self, demand: Demand) -> Self:
+        """These shares without that of one of their jobs."""
+        return type(self)(
+            jobs=self.jobs - 1,
+            nodes=self.nodes - demand.nodes,
+            gpus=self.gpus - demand.gpus,
+            micros_per_hour=self.micros_per_hour - demand.micros_per_hour,
+        )
+
     def amount(self, kind: QuotaKind) -> int:
         """The amount that a quota of this kind counts."""
         match kind:
@@ -90,6 +99,8 @@ class Quota:
     nodes: int | None = None
     gpus: int | None = None
     micros_per_hour: int | None = None
+    may_pause_for_priority: bool = False
+    """Whether running spot jobs of a project may be paused for waiting ones of a higher priority."""
 
     @property
     def key(self) -> tuple[QuotaScope, str]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from holdfast.domain.attempts import Attempt, LatestPoint, RankStart, collect_attempts
-from holdfast.domain.events import Event, Moved, Paused, Planned
+from holdfast.domain.events import Event, Moved, Paused, Planned, Resized
 from holdfast.domain.events.planning import PlanForecast
 from holdfast.domain.jobfile.spec import JobSpec
 from holdfast.domain.planning.observations import (
@@ -55,10 +55,15 @@ class RunHistory:
 
 
 def newest_spot_place(spec: JobSpec, facts: Iterable[Event]) -> tuple[str, str] | None:
-    """Place and hardware of the newest spot nodes of a job; None if it never had some."""
+    """Place and hardware of the newest spot nodes of a job; None if it never had some.
+
+    `spec` is the job file as submitted. Nodes before a resize do not count.
+    """
     observer, found = PlaceObserver(spec), None
     for fact in facts:
-        if isinstance(fact, OBSERVED_KINDS):
+        if isinstance(fact, Resized):
+            found = None
+        if isinstance(fact, (*OBSERVED_KINDS, Resized)):
             for shown in observer.see(fact):
                 if isinstance(shown, PlaceObservation) and shown.until is None:
                     found = shown.place, shown.hardware

@@ -14,7 +14,7 @@ from typing import Final, Protocol
 
 from holdfast.domain.billing.bill import Bill, LatestPoint, compute_bill
 from holdfast.domain.checkpoints.history import CheckpointAttempt, CheckpointHistory
-from holdfast.domain.events import Finished, RunsCompared, Submitted
+from holdfast.domain.events import Finished, RunsCompared, Submitted, current_submission
 from holdfast.domain.jobfile.spec import JobSpec
 from holdfast.domain.jobs.job import Job
 from holdfast.domain.preemptions.termination_notice import Notice, notice_of
@@ -85,6 +85,7 @@ class JobSummary:
     seq: int
     """Number of its newest event."""
     submitted: Submitted
+    """With the resources of its newest resize."""
     spec: JobSpec
     newest_checkpoint: CheckpointAttempt | None
     """The checkpoint from which it would resume; None: it would start from the beginning."""
@@ -105,8 +106,7 @@ class JobSummary:
         cls, facts: Sequence[RecordedEvent], account: Bill, reached: Mapping[int, LatestPoint]
     ) -> JobSummary:
         """Create the summary of a job from all its events and their bill."""
-        submitted = facts[0].event
-        assert isinstance(submitted, Submitted)
+        submitted = current_submission(fact.event for fact in facts)
         saves, proof, ended_at = CheckpointHistory(), None, None
         for fact in facts:
             saves.apply(fact.seq, fact.event)
@@ -130,8 +130,13 @@ class JobSummary:
             ended_at=ended_at,
             live_bill=live_bill,
             history=run_history(events, reached),
-            spot_place=newest_spot_place(spec, events),
+            spot_place=newest_spot_place(_first_spec(facts), events),
         )
+
+
+def _first_spec(facts: Sequence[RecordedEvent]) -> JobSpec:
+    """The job file as submitted."""
+    return JobSpec.from_stored(current_submission([facts[0].event]).spec)
 
 
 class JobSummaries:

@@ -33,6 +33,7 @@ from holdfast.domain.events import (
     CapacityDenied,
     Event,
     NodesReady,
+    Resized,
     Submitted,
     TrainingStarted,
     decode,
@@ -129,7 +130,7 @@ def _project_after(connection: Connection, job_id: str, observed: int) -> None:
     for row in rows:
         shown = list(observer.see(decode(row["kind"], row["at"], row["body"])))
         if row["seq"] > observed:
-            _store(connection, job_id, spec.engine, shown)
+            _store(connection, job_id, observer.engine, shown)
 
 
 def _events(connection: Connection, job_id: str, observed: int) -> Sequence[RowMapping]:
@@ -148,6 +149,7 @@ def _needed_events() -> Select[Any]:
     placed = func.coalesce(_newest(NodesReady, until=observed), 0)
     wanted = or_(
         seq == 1,
+        kind == Resized.__name__,
         seq == _newest(LaunchRequested, until=placed),
         (seq >= placed) & (kind.in_(known) | (kind.in_(_KINDS) & (seq > observed))),
     )

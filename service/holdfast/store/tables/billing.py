@@ -5,6 +5,7 @@ from __future__ import annotations
 from sqlalchemy import (
     JSON,
     BigInteger,
+    Boolean,
     Column,
     Float,
     Index,
@@ -164,6 +165,7 @@ quotas = Table(
     Column("nodes", BigInteger),
     Column("gpus", BigInteger),
     Column("micros_per_hour", BigInteger),
+    Column("may_pause_for_priority", Boolean, doc="Only of projects; NULL: no."),
 )
 
 queue_entries = Table(
@@ -178,6 +180,7 @@ queue_entries = Table(
     Column("nodes", BigInteger, nullable=False),
     Column("gpus", BigInteger, nullable=False),
     Column("micros_per_hour", BigInteger, nullable=False),
+    Column("paused_for", String(32), doc="The waiting job for which it is pausing; NULL: none."),
 )
 """Jobs that wait or hold a share, while quotas are set: a cache of their events."""
 Index("ix_queue_entries_admitted_at", queue_entries.c.admitted_at)

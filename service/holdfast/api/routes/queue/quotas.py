@@ -36,7 +36,7 @@ from holdfast.domain.queue.quotas import (
     Quota,
     QuotaScope,
 )
-from holdfast.errors import BadLimits, ValidationIssue
+from holdfast.errors import BadLimits, BadRequest, ValidationIssue
 from holdfast.services import Services
 
 router = Router(prefix="/v1", tags=["queue"])
@@ -159,6 +159,10 @@ def _position(place: QueuePosition, state: QueueState, name: str) -> QueuePositi
 
 def _set(services: Services, scope: QuotaScope, name: str, body: QuotaIn, actor: Actor) -> QuotaOut:
     micros = None if body.hourly_usd is None else _micros(body.hourly_usd)
+    if body.may_pause_for_priority and scope is not QuotaScope.PROJECT:
+        raise BadRequest(
+            "may_pause_for_priority: only a project allows pauses for priorities; set it in the quota of the project"
+        )
     quota = Quota(
         scope=scope,
         name=name,
@@ -166,6 +170,7 @@ def _set(services: Services, scope: QuotaScope, name: str, body: QuotaIn, actor:
         nodes=body.nodes,
         gpus=body.gpus,
         micros_per_hour=micros,
+        may_pause_for_priority=body.may_pause_for_priority,
     )
     after = {**body.model_dump(exclude={"hourly_usd"}), "micros_per_hour": micros}
     services.journal.queue.set_quota(
@@ -220,6 +225,7 @@ def _view(quota: Quota, state: QueueState) -> QuotaOut:
         nodes=quota.nodes,
         gpus=quota.gpus,
         micros_per_hour=quota.micros_per_hour,
+        may_pause_for_priority=quota.may_pause_for_priority,
         held_jobs=held.jobs,
         held_nodes=held.nodes,
         held_gpus=held.gpus,
