@@ -1,7 +1,7 @@
 """Commands that users run on the nodes of jobs.
 
 Revision: 0029
-Follows: 0027
+Follows: 0028
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = "0029"
-down_revision = "0027"
+down_revision = "0028"
 branch_labels = None
 depends_on = None
 

@@ -1,7 +1,7 @@
 """Counted requests of the service to checkpoint stores, and where these stores are, for bills.
 
 Revision: 0030
-Follows: 0027
+Follows: 0029
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = "0030"
-down_revision = "0027"
+down_revision = "0029"
 branch_labels = None
 depends_on = None
 
