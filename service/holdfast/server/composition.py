@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from typing import NamedTuple
 
 from sqlalchemy import Engine as SqlEngine
 
@@ -167,11 +168,9 @@ def build(
         settings, market, launch_book, tokens, engine=engine, address=address
     )
     clock, launchers, intervals = around.clock, around.launchers, poll_intervals(settings)
-    journal, leases, secrets_of = _records(engine, clock, secret)
-    planners = _planners(settings, engine, around)
-    reconciler = _reconciler(
-        around, intervals, worker_url, journal, leases, tokens, secrets_of, planners
-    )
+    records = _records(settings, engine, secret, around)
+    journal, planners = records.journal, records.planners
+    reconciler = _reconciler(around, intervals, worker_url, tokens, records)
     health_monitor = LauncherHealthMonitor(launchers, clock)
     anchor = AuditAnchor(settings.audit_head_file, AuditLog(engine, clock))
     controller = ControllerThread(reconciler, intervals, health_monitor)
@@ -179,9 +178,9 @@ def build(
         engine=engine,
         journal=journal,
         queries=Queries(engine),
-        leases=leases,
+        leases=records.leases,
         tokens=tokens,
-        secrets=secrets_of,
+        secrets=records.secrets,
         channels=Channels(engine, clock, secret),
         messenger=_dispatcher(settings, clock),
         launchers=launchers,
@@ -234,36 +233,46 @@ def _open_bucket(settings: Settings, around: Environment, journal: Journal) -> O
     return CheckpointBuckets(around.clock, rules, folders_of).open
 
 
-def _reconciler(  # noqa: PLR0917 - it has that many parts
+def _reconciler(
     around: Environment,
     intervals: PollIntervals,
     worker_url: str,
-    journal: Journal,
-    leases: LeaseTable,
     tokens: ServiceTokens,
-    secrets_of: Secrets,
-    planners: Planners,
+    records: _Records,
 ) -> Reconciler:
     """The reconciler over this database and the launchers of `around`."""
     return Reconciler(
-        journal=journal,
-        leases=leases,
+        journal=records.journal,
+        leases=records.leases,
         tokens=tokens,
         launchers=around.launchers,
         inbox=around.inbox,
         clock=around.clock,
         intervals=intervals,
         worker_url=worker_url,
-        secrets=secrets_of,
+        secrets=records.secrets,
         folders=around.confinement.folders,
         uploads=around.uploads,
-        planners=planners,
+        planners=records.planners,
     )
 
 
-def _records(engine: SqlEngine, clock: Clock, secret: bytes) -> tuple[Journal, LeaseTable, Secrets]:
-    """The journal, the leases, and the secrets of jobs."""
-    return _journal(engine, clock), LeaseTable(engine), _secrets(engine, secret)
+class _Records(NamedTuple):
+    """What the reconciler reads and writes in the database."""
+
+    journal: Journal
+    leases: LeaseTable
+    secrets: Secrets
+    planners: Planners
+
+
+def _records(settings: Settings, engine: SqlEngine, secret: bytes, around: Environment) -> _Records:
+    return _Records(
+        journal=_journal(engine, around.clock),
+        leases=LeaseTable(engine),
+        secrets=_secrets(engine, secret),
+        planners=_planners(settings, engine, around),
+    )
 
 
 def _journal(engine: SqlEngine, clock: Clock) -> Journal:

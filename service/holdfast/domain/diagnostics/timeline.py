@@ -6,55 +6,42 @@ Every sentence is derived from events and the bill. Simulated and estimated amou
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
-from typing import Final, TypeAlias
+from typing import Final
 
 from holdfast.domain.attempts import Attempt, NodeLoss, collect_attempts
 from holdfast.domain.billing.bill import AttemptBill, Bill, current_step
 from holdfast.domain.billing.rate import to_ms
+from holdfast.domain.diagnostics.request_sentences import (
+    Sentence,
+    actor_text,
+    duration_text,
+    job_spec,
+    parent_job,
+    request_sentences,
+    short_duration_text,
+)
 from holdfast.domain.events import (
-    Admitted,
-    CancelRequested,
     CapacityDenied,
     Cause,
-    CleanupFailed,
-    DrillRequested,
     Event,
     Finished,
     GpuUnhealthy,
-    GuardTripped,
-    LimitsChanged,
-    Moved,
-    MoveRequested,
     NodeLost,
     NodeReplaced,
     NodesReady,
     Outcome,
-    Paused,
-    PausedForPriority,
-    PauseRequested,
-    PlanFact,
-    Planned,
     PriceChanged,
-    PriorityChanged,
     RanksReplaced,
     RanksRestarted,
-    Requeued,
-    Resized,
-    ResumeRequested,
     RunsCompared,
-    Submitted,
-    TagsChanged,
     TrainingStarted,
-    current_submission,
 )
 from holdfast.domain.events.values import NodeGroup
 from holdfast.domain.jobfile.limits import MICROS_PER_USD
 from holdfast.domain.jobfile.spec import JobSpec
 from holdfast.domain.jobs.job import IN_TRAINING, Job, State, hosting_text, node_names
-from holdfast.domain.planning.plan_sentences import ChosenNodes, choice_sentence, percent
 
 CAUSE_TEXT: Final = {
     Cause.PREEMPTED: "preempted",
@@ -75,22 +62,12 @@ MAX_NAMED_RANKS: Final = 8
 """Ranks that a sentence names. A lower value hides more of them; a higher value makes it long."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sentence:
-    """A sentence about an event or about the current state."""
-
-    at: datetime | None
-    """Time of the event; None for the current state."""
-    text: str
-
-
 def timeline(job: Job, facts: Sequence[Event], account: Bill) -> list[Sentence]:
     """The timeline so far: current status, cost, then events in order."""
     attempts = collect_attempts(facts, {})
-    spec = _spec(facts)
+    spec = job_spec(facts)
     happened = [
-        *_request_sentences(facts),
-        *(Sentence(fact.at, _plan_text(fact)) for fact in facts if isinstance(fact, PlanFact)),
+        *request_sentences(facts),
         *_denial_sentences(facts, attempts),
         *(
             sentence
@@ -118,7 +95,7 @@ def _status_text(job: Job, account: Bill) -> str:
         return f"Paused, without cost{why}."
     if job.placed:
         return _placed_text(job, account, why)
-    waited = _duration_text(to_ms(account.until) - to_ms(job.account.free_since))
+    waited = duration_text(to_ms(account.until) - to_ms(job.account.free_since))
     return f"Without nodes for {waited}{why}."
 
 
@@ -144,50 +121,6 @@ def _outcome_text(job: Job, account: Bill, why: str) -> str:
     return f"{'Failed' if job.outcome is Outcome.FAILED else 'Cancelled'}{why}."
 
 
-def _actor_text(by: str) -> str:
-    return f" by {by}" if by else ""
-
-
-_Change: TypeAlias = LimitsChanged | TagsChanged | DrillRequested | Admitted | PriorityChanged
-
-
-def _change_text(fact: _Change) -> str:
-    if isinstance(fact, Admitted):
-        return _admission_text(fact)
-    who = _actor_text(fact.by)
-    if isinstance(fact, PriorityChanged):
-        return f"Priority changed{who}; it is now {fact.priority}."
-    if isinstance(fact, TagsChanged):
-        named = ", ".join(f"{name}={value}" for name, value in fact.tags.items())
-        return f"Tags changed{who}; they are now: {named or 'none'}."
-    if isinstance(fact, LimitsChanged):
-        after = ((name, fact.limits.get(name)) for name in fact.changed)
-        new = (f"{name} is now {'none' if limit is None else limit}" for name, limit in after)
-        return f"Limits changed{who}: {', '.join(new)}."
-    node = "a node" if fact.node is None else f"node {fact.node}"
-    node = f"node group {fact.group}" if fact.group else node
-    how = f"with {fact.notice_s:g} s of notice" if fact.notice_s else "without notice"
-    return f"Drill requested{who}: preempt {node} {how}."
-
-
-def _admission_text(fact: Admitted) -> str:
-    waited = f" after {_duration_text(fact.waited_s * 1000)} in the queue" if fact.waited_s else ""
-    amounts = ((fact.demand.nodes, "node"), (fact.demand.gpus, "GPU"))
-    held = " and ".join(f"{n:,} {unit}{'s' * (n != 1)}" for n, unit in amounts if n)
-    return f"Admitted{waited}: the quotas have room for {held}."
-
-
-def _plan_text(fact: PlanFact) -> str:
-    match fact:
-        case Planned():
-            late = f"; {percent(fact.forecast.late)} late" if fact.forecast and fact.net_at else ""
-            return f"Plan: {choice_sentence(ChosenNodes.of_plan(fact), since=False)}{late}."
-        case MoveRequested(reason=reason):
-            return f"Move requested: {reason}. Asked the worker to save."
-        case Moved(launch=launch):
-            return f"Launch {launch} has ended: the next one may be requested."
-
-
 def _preemptions_text(count: int) -> str:
     return f"{count:,} preemption{'s' * (count != 1)}." if count else "No preemptions."
 
@@ -206,49 +139,18 @@ def _cost_text(account: Bill) -> str:
     how = f"after a provider credit of {_usd(-adjusted, mark)}"
     how = how if adjusted < 0 else f"including a provider charge of {_usd(adjusted, mark)}"
     rules = f" ({how})" if adjusted else ""
-    paid = f"{_usd(account.paid_micros, mark)}{rules} for {_duration_text(account.ms.total)} with nodes"
+    paid = (
+        f"{_usd(account.paid_micros, mark)}{rules} for {duration_text(account.ms.total)} with nodes"
+    )
     unmeasured = micros.unmeasured
     lines = [
-        f"Cost: {paid}; {_duration_text(account.waiting_ms - account.paused_ms)} waiting for nodes, not billed",
-        *[f"{_duration_text(account.paused_ms)} paused, not billed"] * bool(account.paused_ms),
+        f"Cost: {paid}; {duration_text(account.waiting_ms - account.paused_ms)} waiting for nodes, not billed",
+        *[f"{duration_text(account.paused_ms)} paused, not billed"] * bool(account.paused_ms),
         f"the same useful work on demand: {_usd(account.on_demand_micros, mark)}",
         f"{_usd(account.wasted_micros, mark)} wasted" + f" ({wasted})" * bool(wasted),
         *[f"{_usd(unmeasured, mark)} unmeasured: the program sent no reports"] * bool(unmeasured),
     ]
     return "; ".join(lines) + "."
-
-
-def _request_sentences(  # noqa: C901, PLR0912 - one for each kind
-    facts: Sequence[Event],
-) -> Iterator[Sentence]:
-    for fact in facts:
-        match fact:
-            case Submitted(at=at, name=name, by=by):
-                parent = _parent_job(_spec([fact]))
-                source = f" to continue job {parent}" if parent else ""
-                yield Sentence(at, f'Job "{name}" submitted{_actor_text(by)}{source}.')
-            case CancelRequested(at=at, reason=reason, by=by):
-                yield Sentence(at, f"Cancellation requested{_actor_text(by)}: {reason}.")
-            case GuardTripped(at=at, detail=detail):
-                yield Sentence(at, f"Limit reached: {detail}. Asked the worker to save.")
-            case PauseRequested(at=at, reason=reason, by=by):
-                yield Sentence(at, f"Pause requested{_actor_text(by)}: {reason}.")
-            case Paused(at=at):
-                yield Sentence(at, "Paused: all nodes are released, and no costs accrue.")
-            case PausedForPriority(at=at, reason=reason):
-                yield Sentence(at, f"Pausing: {reason}. Asked the worker to save.")
-            case Requeued(at=at):
-                yield Sentence(at, "Waits in the queue again, and starts when there is room.")
-            case _ if isinstance(fact, _Change):
-                yield Sentence(fact.at, _change_text(fact))
-            case Resized(at=at, changes=changes, by=by):
-                yield Sentence(at, f"Resized{_actor_text(by)}: {', '.join(changes)}.")
-            case ResumeRequested(at=at, reason=reason, by=by):
-                yield Sentence(at, f"Resume requested{_actor_text(by)}: {reason}.")
-            case CleanupFailed(at=at, detail=detail):
-                yield Sentence(at, f"Cleanup failed, and resources may still be billed: {detail}.")
-            case _:
-                pass
 
 
 def _denial_sentences(facts: Sequence[Event], attempts: Sequence[Attempt]) -> Iterator[Sentence]:
@@ -273,7 +175,7 @@ def _attempt_sentences(attempt: Attempt, item: AttemptBill, spec: JobSpec) -> It
     ready = attempt.ready
     yield Sentence(
         ready.at,
-        f"Attempt {item.attempt}: {_nodes_text(ready)} after {_duration_text(item.waiting_ms - item.paused_ms)}, "
+        f"Attempt {item.attempt}: {_nodes_text(ready)} after {duration_text(item.waiting_ms - item.paused_ms)}, "
         f"{_usd(ready.micros_per_hour, mark)}/h.",
     )
     for change in attempt.changes:
@@ -287,7 +189,7 @@ def _attempt_sentences(attempt: Attempt, item: AttemptBill, spec: JobSpec) -> It
     yield from _replacement_sentences(attempt)
     for start in attempt.starts:
         if start.training is not None:
-            how = _resume_text(start.training, _parent_job(spec))
+            how = _resume_text(start.training, parent_job(spec))
             paid = _usd(item.micros.setup + item.micros.restore, mark)
             cost = f"; startup cost {paid}" * (len(attempt.starts) == 1)
             yield Sentence(start.training.at, f"{how}{cost}.")
@@ -342,7 +244,7 @@ def _group_sentences(attempt: Attempt, mark: bool) -> Iterator[Sentence]:
             yield Sentence(change.at, f"Group {name} {how}{detail}.")
         elif isinstance(change, NodeReplaced) and (part := change.placed) and change.nodes == part.nodes:  # fmt: skip
             since = lost_at.pop(change.group, None)
-            waited = _short_duration_text(max(0, to_ms(change.at) - to_ms(since or ready.at)))
+            waited = short_duration_text(max(0, to_ms(change.at) - to_ms(since or ready.at)))
             how = "was replaced" if since else "is there"
             price = f"{_usd(part.micros_per_hour, mark or change.is_price_estimate)}/h"
             where = _part_text(part, ready)
@@ -362,7 +264,7 @@ def _node_loss_sentences(loss: NodeLoss, *, waits: bool) -> Iterator[Sentence]:
     if replaced is not None:
         waited_ms = max(0, to_ms(replaced.at) - to_ms(lost.at))
         yield Sentence(
-            replaced.at, f"Node {lost.node} was replaced after {_short_duration_text(waited_ms)}."
+            replaced.at, f"Node {lost.node} was replaced after {short_duration_text(waited_ms)}."
         )
 
 
@@ -397,13 +299,13 @@ def _replacement_sentences(attempt: Attempt) -> Iterator[Sentence]:
         if not came and not went:
             yield Sentence(event.at, _replacement_text(event))
             continue
-        waited = _short_duration_text(event.paused_ms)
+        waited = short_duration_text(event.paused_ms)
         texts = []
         if went:
             hosted_ms = to_ms(event.at) - to_ms(min(hosted_since.pop(node) for node in went))
             its = "its replacement" if len(went) == 1 else "their replacements"
             texts.append(
-                f"The ranks of {node_names(went)} moved to {its} after {_duration_text(hosted_ms)}, while the others waited {waited}."
+                f"The ranks of {node_names(went)} moved to {its} after {duration_text(hosted_ms)}, while the others waited {waited}."
             )
         if came:
             hosted_since |= dict.fromkeys(came, event.at)
@@ -416,7 +318,7 @@ def _replacement_sentences(attempt: Attempt) -> Iterator[Sentence]:
 
 def _replacement_text(event: RanksReplaced) -> str:
     """How a run continued on the same nodes after a loss of ranks without a restart."""
-    ranks, paused = event.ranks, _short_duration_text(event.paused_ms)
+    ranks, paused = event.ranks, short_duration_text(event.paused_ms)
     where = f"after step {event.step:,}"
     what = f"All ranks waited {paused} {where} and continued"
     if ranks:
@@ -448,24 +350,13 @@ def _restart_text(restart: RanksRestarted) -> str:
     return f"Ranks started again on the same nodes after a failure at step {restart.step:,}: {restart.detail}."
 
 
-def _spec(facts: Sequence[Event]) -> JobSpec:
-    """The job file with the resources of its newest resize."""
-    return JobSpec.from_stored(current_submission(facts).spec)
-
-
-def _parent_job(spec: JobSpec) -> str | None:
-    """The job that this one continues until it has its own checkpoint; None without one."""
-    checkpoint = spec.holdfast.checkpoint
-    return checkpoint.from_job if checkpoint else None
-
-
 def _lost_work_text(item: AttemptBill, mark: bool) -> str:
     lost_ms, lost_micros = item.final_loss()
     if not lost_ms:
         return "No work lost."
     lost = item.final_lost_steps
     steps = f"{lost:,} step{'s' * (lost != 1)}, " if lost else ""
-    return f"Work lost: {steps}{_duration_text(lost_ms)}, {_usd(lost_micros, mark)}."
+    return f"Work lost: {steps}{duration_text(lost_ms)}, {_usd(lost_micros, mark)}."
 
 
 def _end_sentences(facts: Sequence[Event]) -> Iterator[Sentence]:
@@ -473,7 +364,7 @@ def _end_sentences(facts: Sequence[Event]) -> Iterator[Sentence]:
         if isinstance(fact, RunsCompared):
             word = "proven" if fact.is_equivalent else "NOT proven"
             yield Sentence(
-                fact.at, f"Resume {word} correct{_actor_text(fact.by)}: {fact.explanation}."
+                fact.at, f"Resume {word} correct{actor_text(fact.by)}: {fact.explanation}."
             )
         if isinstance(fact, Finished):
             code = f" with exit code {fact.exit_code}" if fact.exit_code else ""
@@ -488,15 +379,3 @@ def _usd(micros: int, mark: bool) -> str:
     dollars = abs(micros) / MICROS_PER_USD
     text = f"${dollars:,.2f}" if dollars >= 1 or not micros else f"${dollars:.4f}"
     return f"{'~' * mark}{'-' * (micros < 0)}{text}"
-
-
-def _short_duration_text(ms: int) -> str:
-    return f"{ms / 1000:.1f} s" if ms < 60_000 else _duration_text(ms)
-
-
-def _duration_text(ms: int) -> str:
-    seconds = ms / 1000
-    if seconds < 60:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
