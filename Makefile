@@ -12,20 +12,17 @@ WEB := service/holdfast/web/index.html
 TRACKIO := build/trackio
 CHART := build/chart
 AZURITE := build/azurite
-FAILED := build/failed-tests.txt
 PROMTOOL := build/promtool/promtool
 # Sources of the dashboard. Its types are generated from the OpenAPI description.
 PAGES := $(shell find dashboard -type f -not -path '*/node_modules/*' -not -name schema.d.ts) docs/reference/openapi.json
 # Parallel test processes: three more than cores, because many tests wait. A lower value leaves cores idle; a higher value makes tests with ranks time out.
 JOBS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 8 ? n + 3 : 8)))
-# Failed tests that make test-failed runs again at most. A higher value would hide defects that fail many tests at times.
-AGAIN := 5
 # Tests that a run includes (tests/support/tiers.py).
 TIER := test
 # Tests of make e2e and make check.
 NOT_RUN := --ignore=tests/e2e/fake_aws --ignore=tests/e2e/image --ignore=tests/test_conventions.py
 
-.PHONY: help setup demo test test-all test-added test-failed mistakes e2e e2e-image e2e-smoke skypilot trackio chart bench bench-checkpoint bench-dashboard bench-gpu bench-ingest bench-lost-ranks bench-planner bench-rank-failure bench-reads bench-recovery bench-slurm bench-step-overhead check clean dev lock chromium postgres slurm azurite promtool screenshots wheel contract
+.PHONY: help setup demo test test-all test-added mistakes e2e e2e-image e2e-smoke skypilot trackio chart bench bench-checkpoint bench-dashboard bench-gpu bench-ingest bench-lost-ranks bench-planner bench-rank-failure bench-reads bench-recovery bench-slurm bench-step-overhead check clean dev lock chromium postgres slurm azurite promtool screenshots wheel contract
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -57,11 +54,11 @@ test: setup postgres slurm chromium skypilot trackio chart azurite promtool ## r
 	@echo "not included: repetitions (make test-all); the real SkyPilot over a fake cloud: make e2e-smoke or make e2e (root, Debian, 5 GB)"
 	@# Without compiled files, each of a thousand processes would compile everything again, and each test process all assertions.
 	@# The tests of the dashboard run beside that.
-	@mkdir -p build; rm -f $(FAILED); dashboard/npm.sh test --silent > build/dashboard-tests.txt 2>&1 & dashboard=$$!; code=0; \
+	@mkdir -p build; dashboard/npm.sh test --silent > build/dashboard-tests.txt 2>&1 & dashboard=$$!; code=0; \
 		$(BIN)/python -m compileall -q service worker tests; \
 		test -e build/collection.txt || PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --collect-only -q $(NOT_RUN) > build/collection.draft || { cat build/collection.draft; exit 1; }; \
 		test -e build/collection.txt || mv build/collection.draft build/collection.txt; \
-		PYTHONDONTWRITEBYTECODE= HOLDFAST_TEST_TIER=$(TIER) HOLDFAST_TEST_FAILED=$(FAILED) $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(NOT_RUN) --durations=10 --junitxml=build/tests.xml || code=$$?; \
+		PYTHONDONTWRITEBYTECODE= HOLDFAST_TEST_TIER=$(TIER) $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(NOT_RUN) --durations=10 --junitxml=build/tests.xml || code=$$?; \
 		wait $$dashboard || { cat build/dashboard-tests.txt; exit 1; }; exit $$code
 
 test-all: export HOLDFAST_TEST_FULL := 1
@@ -71,11 +68,6 @@ test-all: test ## run all tests with all repetitions: 100 seeds of each fault in
 test-added: export HOLDFAST_TEST_FULL := 1
 test-added: TIER := added
 test-added: test ## run the tests that make test leaves out
-
-test-failed: setup ## run the tests that failed in the last make test again, one at a time; HOLDFAST_TEST_FULL=1 after make test-added
-	@touch $(FAILED); n=$$(wc -l < $(FAILED)); echo "$$n failed tests run again alone:"; cat $(FAILED); \
-		[ "$$n" -gt 0 ] && [ "$$n" -le $(AGAIN) ] || { echo "only 1 to $(AGAIN) tests run again" >&2; exit 1; }; \
-		HOLDFAST_TEST_FAILED= $(BIN)/python -m pytest -v @$(FAILED)
 
 mistakes: setup postgres ## plant known mistakes in copies of the sources and check that tests notice each; NAMES="..." for some
 	@PYTHONPATH=tests $(BIN)/python -m planted_mistakes $(NAMES)

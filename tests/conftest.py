@@ -18,7 +18,6 @@ from local_slurm import NotPossible, SlurmCluster, start_cluster
 from sqlalchemy import Engine, event
 from support import cloud_servers, fork_server
 from support.durations import Durations
-from support.failed_tests import FailedTests
 from support.fakes import FixedClock
 from support.hang_guard import LastResort
 from support.postgres import PATIENT, Cluster, NotInstalled, with_options
@@ -70,7 +69,6 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(Tiers())
     if not hasattr(config, "workerinput"):  # Test processes of pytest-xdist descend from the run.
         config.pluginmanager.register(Sweep())
-        config.pluginmanager.register(FailedTests())
         if config.getoption("numprocesses", None):
             fork_server.share()
     config.pluginmanager.register(Durations(config.getoption("durations")))

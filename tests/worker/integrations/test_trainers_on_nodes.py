@@ -39,7 +39,12 @@ def test_killed_rank_of_a_trainer_restarts_all_at_once(tmp_path: Path, framework
     assert kept == plain, "the weights are those of a trainer without Holdfast and without a kill"
     assert "while others wait" not in log
     assert nodes.counts(ReportKind.RANKS_REPLACED, ReportKind.RANKS_RESTARTED) == [0, 1]
+    reports = nodes.driver.reports()
+    kinds = [report.kind for report in reports]
+    before = reports[: kinds.index(ReportKind.RANKS_RESTARTED)]
+    saved = [r.body["step"] for r in before if r.kind is ReportKind.CHECKPOINT_COMMITTED]
     again = nodes.driver.reports(ReportKind.TRAINING_STARTED)[-1].body
-    # On a busy machine, the save of step 10 is not complete when the rank is killed.
+    # On a busy machine, the save of step 10 is complete or not when the rank is killed, and then it may not be reported.
+    assert max(saved, default=5) <= again["step"] <= 10
     assert again["step"] in {5, 10}
     assert "held_at" in again, "its checkpoints are copied into memory as well"
