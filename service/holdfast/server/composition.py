@@ -42,6 +42,7 @@ from holdfast.server.launchers import (
     refusals,
 )
 from holdfast.server.recorded_market import market_parameters
+from holdfast.server.single_sign_on import open_single_sign_on
 from holdfast.services import Services
 from holdfast.settings import Settings, SimulatedMarketSettings, own_variable
 from holdfast.store.audit_log import AuditLog
@@ -190,6 +191,7 @@ def build(
         is_reconciling=controller.is_alive,
         rate_limiter=_rate_limiter(settings),
         disk_error=partial(resources.disk_trouble, folders_of(settings)),
+        single_sign_on=open_single_sign_on(settings, engine, clock, tokens, secret),
         trust_loopback=settings.trust_loopback,
         anchored_head=anchor.read,
         demo_seed=around.demo_seed,
