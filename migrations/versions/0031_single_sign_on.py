@@ -16,9 +16,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    op.add_column(
-        "users", sa.Column("confirmed_until", sa.DateTime(timezone=True), nullable=True)
-    )
+    op.add_column("users", sa.Column("confirmed_until", sa.DateTime(timezone=True), nullable=True))
     op.create_table(
         "identities",
         sa.Column("issuer", sa.String(255), nullable=False),

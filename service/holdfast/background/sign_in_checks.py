@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from holdfast.errors import IdentityProviderFailed, SignInRefused, StoreUnavailable
@@ -42,7 +43,9 @@ class SignInChecks:
                 results += 1
                 continue
             try:
-                grant = provider.refresh(check.refresh_token, check.subject)
+                account = provider.refresh(
+                    check.refresh_token, check.subject, partial(sign_ins.keep, check)
+                )
             except SignInRefused as refusal:
                 log.warning("a sign-in of %s is no longer valid: %s", check.user, refusal.detail)
                 sign_ins.refuse(check, refusal.detail)
@@ -51,7 +54,7 @@ class SignInChecks:
                 failures += 1
                 continue
             else:
-                sign_ins.confirm(check, grant.account.groups, grant.refresh_token)
+                sign_ins.confirm(check, account.groups)
             results += 1
         return results
 

@@ -63,7 +63,9 @@ def provider_settings(settings: Settings) -> ProviderSettings:
             f"{PREFIX}ISSUER={issuer!r}: is not the address of an identity provider, such as https://login.example.com/realms/team"
         )
     if urlsplit(issuer).scheme != "https" and not is_loopback(issuer):
-        raise BadRequest(f"{PREFIX}ISSUER={issuer!r}: has to begin with https://, except on this machine")
+        raise BadRequest(
+            f"{PREFIX}ISSUER={issuer!r}: has to begin with https://, except on this machine"
+        )
     if not settings.oidc_client_id:
         raise BadRequest(
             f"{PREFIX}CLIENT_ID is missing; {PREFIX}ISSUER needs the id that the provider gave to this service"
@@ -86,14 +88,18 @@ def provider_settings(settings: Settings) -> ProviderSettings:
 def _client_secret(settings: Settings) -> str | None:
     given, file = settings.oidc_client_secret, settings.oidc_client_secret_file
     if given is not None and file is not None:
-        raise BadRequest(f"{PREFIX}CLIENT_SECRET and {PREFIX}CLIENT_SECRET_FILE are both set; keep one")
+        raise BadRequest(
+            f"{PREFIX}CLIENT_SECRET and {PREFIX}CLIENT_SECRET_FILE are both set; keep one"
+        )
     if file is None:
         return _plain("CLIENT_SECRET", given.get_secret_value()) if given is not None else None
     try:
         text = file.read_text().strip()
     except (OSError, UnicodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not text"
-        raise BadRequest(f"{PREFIX}CLIENT_SECRET_FILE={str(file)!r}: cannot be read ({why})") from error
+        raise BadRequest(
+            f"{PREFIX}CLIENT_SECRET_FILE={str(file)!r}: cannot be read ({why})"
+        ) from error
     return _plain("CLIENT_SECRET_FILE", text)
 
 

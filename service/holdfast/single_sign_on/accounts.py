@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -22,11 +22,11 @@ class ProviderAccount:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProviderGrant:
-    """The result of a sign-in, or of a later check."""
+    """The result of a sign-in."""
 
     account: ProviderAccount
     refresh_token: str | None = field(repr=False)
-    """Replaces the one before; None: the provider sent none."""
+    """With which the account is checked later; None: the provider sent none."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -81,8 +81,12 @@ class IdentityProvider(Protocol):
         """
         ...
 
-    def refresh(self, refresh_token: str, subject: str) -> ProviderGrant:
+    def refresh(
+        self, refresh_token: str, subject: str, keep: Callable[[str], None]
+    ) -> ProviderAccount:
         """Check that an account can still sign in.
+
+        `keep` stores the new refresh token as soon as it arrives: the old one may be invalid, whatever fails later.
 
         Raises:
             SignInRefused: it cannot.

@@ -61,7 +61,9 @@ class ProviderConnection:
             raise _failure(url, f"responded with status {response.status}")
         return response.fields
 
-    def post(self, url: str, form: Mapping[str, str], headers: Mapping[str, str]) -> ProviderResponse:
+    def post(
+        self, url: str, form: Mapping[str, str], headers: Mapping[str, str]
+    ) -> ProviderResponse:
         """Send a form; the response may be an error of OAuth.
 
         Raises:

@@ -111,12 +111,12 @@ class SingleSignOn:
         if error := response.get("error"):
             why = response.get("error_description", "")
             said = "".join(c for c in f"{error}: {why}" if c.isprintable())[:200].removesuffix(": ")
-            raise SignInRefused(f"{self.provider.name} refused the sign-in ({said}); start it again")
+            raise SignInRefused(
+                f"{self.provider.name} refused the sign-in ({said}); start it again"
+            )
         if not (code := response.get("code")):
             raise SignInRefused(f"{self.provider.name} sent no code; start the sign-in again")
-        grant = self.provider.exchange(
-            code, kept["verifier"], kept["redirect_uri"], kept["nonce"]
-        )
+        grant = self.provider.exchange(code, kept["verifier"], kept["redirect_uri"], kept["nonce"])
         text, token = self._complete(grant, "dashboard, single sign-on", BROWSER, origin)
         return CompletedSignIn(text=text, token=token, return_to=kept["return_to"])
 
@@ -130,9 +130,7 @@ class SingleSignOn:
         lasts = timedelta(seconds=code.expires_in_s)
         return code, self.seal("device", {"device_code": code.device_code}, lasts)
 
-    def poll_device(
-        self, handle: str, origin: RequestOrigin
-    ) -> CompletedSignIn | StillPending:
+    def poll_device(self, handle: str, origin: RequestOrigin) -> CompletedSignIn | StillPending:
         """Return the result of a sign-in of the command line.
 
         Raises:

@@ -59,7 +59,11 @@ def public_keys(fields: Mapping[str, Any]) -> KeySet:
     listed = fields.get("keys")
     keys = []
     for one in listed if isinstance(listed, list) else []:
-        if not isinstance(one, dict) or one.get("kty") not in _PUBLIC or one.get("use", "sig") != "sig":
+        if (
+            not isinstance(one, dict)
+            or one.get("kty") not in _PUBLIC
+            or one.get("use", "sig") != "sig"
+        ):
             continue
         try:
             keys += KeySet.import_key_set({"keys": [one]}).keys

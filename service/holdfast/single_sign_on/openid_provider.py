@@ -34,7 +34,14 @@ MAX_DEVICE_S: Final = 1800
 """Seconds that a device's sign-in may last, whatever the provider says."""
 MAX_INTERVAL_S: Final = 60
 _REFUSALS: Final = frozenset(
-    "invalid_grant access_denied expired_token interaction_required login_required consent_required".split()
+    [
+        "invalid_grant",
+        "access_denied",
+        "expired_token",
+        "interaction_required",
+        "login_required",
+        "consent_required",
+    ]
 )
 """Errors that concern the account or its sign-in; all others, such as a wrong secret, concern this service."""
 
@@ -131,21 +138,21 @@ class OpenIdProvider:
             raise self._error(response)
         return self._grant(response.fields)
 
-    def refresh(self, refresh_token: str, subject: str) -> ProviderGrant:
-        """Check that an account can still sign in."""
+    def refresh(
+        self, refresh_token: str, subject: str, keep: Callable[[str], None]
+    ) -> ProviderAccount:
+        """Check that an account can still sign in; `keep` stores a new refresh token."""
         form = {"grant_type": "refresh_token", "refresh_token": refresh_token}
         fields = self._token_request(form)
+        if new := _refresh_token(fields):
+            keep(new)
         if fields.get("id_token") is not None:
-            return self._grant(fields, subject=subject)
+            return self._grant(fields, subject=subject).account
         groups = None
         if "userinfo_endpoint" in self._described():
             groups = self._groups(self._user_info(fields, subject))
-        return ProviderGrant(
-            account=ProviderAccount(
-                issuer=self._settings.issuer, subject=subject, name=None, groups=groups
-            ),
-            refresh_token=_refresh_token(fields),
-        )
+        issuer = self._settings.issuer
+        return ProviderAccount(issuer=issuer, subject=subject, name=None, groups=groups)
 
     def _grant(
         self, fields: Mapping[str, Any], *, nonce: str | None = None, subject: str | None = None
@@ -250,7 +257,9 @@ class OpenIdProvider:
         said = f"{code}: {why}" if why else code
         if code in _REFUSALS:
             return SignInRefused(f"{self.name} refused the sign-in ({said}); start it again")
-        return IdentityProviderFailed(f"{self.name} did not accept a request of this service ({said})")
+        return IdentityProviderFailed(
+            f"{self.name} did not accept a request of this service ({said})"
+        )
 
     def _endpoint(self, name: str) -> str:
         return self._connection.check_url(name, self._described().get(name))
@@ -300,4 +309,8 @@ def _seconds(value: object, default: int, most: int) -> int:
 
 def _printable(value: object) -> str:
     """Return a text of the provider without anything that a terminal would act on."""
-    return "".join(char for char in value if char.isprintable())[:200] if isinstance(value, str) else ""
+    return (
+        "".join(char for char in value if char.isprintable())[:200]
+        if isinstance(value, str)
+        else ""
+    )

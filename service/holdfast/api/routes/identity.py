@@ -172,9 +172,7 @@ def list_tokens(
     if everybodys:
         caller.require(Action.MANAGE_SERVICE)
     tokens = services.access_tokens.list_tokens(caller.name or None, of_all=everybodys)
-    return [
-        token_view(services, token) for token in tokens if caller.only in {None, token.project}
-    ]
+    return [token_view(services, token) for token in tokens if caller.only in {None, token.project}]
 
 
 @tokens_router.post("", status_code=201, response_model=NewTokenOut)

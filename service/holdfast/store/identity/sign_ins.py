@@ -140,9 +140,14 @@ class SignIns:
             refresh_token=opened["refresh_token"] if opened else None,
         )
 
-    def confirm(
-        self, check: DueCheck, groups: frozenset[str] | None, refresh_token: str | None
-    ) -> None:
+    def keep(self, check: DueCheck, refresh_token: str) -> None:
+        """Replace the refresh token of a sign-in by a new one."""
+        sealed = self._sealed(check.user, refresh_token)
+        with writing(self._engine) as connection:
+            mine = update(sign_ins).where(sign_ins.c.id == check.sign_in_id)
+            connection.execute(mine.values(sealed=sealed))
+
+    def confirm(self, check: DueCheck, groups: frozenset[str] | None) -> None:
         """Record that an account can still sign in, with its present groups; None keeps its roles.
 
         A user without any group that gives a role loses all tokens.
@@ -152,9 +157,6 @@ class SignIns:
         with writing(self._engine) as connection:
             if connection.execute(select(sign_ins.c.id).where(mine)).first() is None:
                 return  # Withdrawn, or replaced by newer sign-ins, since the request.
-            if refresh_token is not None:
-                sealed = self._sealed(check.user, refresh_token)
-                connection.execute(update(sign_ins).where(mine).values(sealed=sealed))
             if groups is not None:
                 if not self._group_roles.gives_anything(groups):
                     self._withdraw(connection, check.user, _NO_ROLE, now)
