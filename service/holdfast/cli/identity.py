@@ -306,7 +306,9 @@ def promote(
 
 def _change(name: str, as_json: bool, **change: bool) -> None:
     with Client.from_settings(read_settings()) as client:
-        user = client.identity.change_user(name, **change)
+        user = client.identity.change_user(
+            name, is_admin=change.get("is_admin"), is_disabled=change.get("is_disabled")
+        )
     _print_user(user, as_json)
 
 
