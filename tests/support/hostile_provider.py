@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, urlencode, urlsplit
 
 from joserfc import jwt
 from joserfc.jwk import RSAKey
@@ -51,6 +51,8 @@ class HostileProvider:
     raw: dict[str, bytes] = field(default_factory=dict)
     """Bodies by path, sent as they are."""
     nonce: str | None = None
+    sends_back: bool = False
+    """Whether a browser that starts a sign-in is sent back at once, as a person who is signed in."""
     requests: list[str] = field(default_factory=list)
     forms: list[dict[str, str]] = field(default_factory=list)
 
@@ -116,6 +118,16 @@ def hostile_provider() -> Iterator[HostileProvider]:
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
+            parts = urlsplit(self.path)
+            if provider.sends_back and parts.path == "/authorization":
+                sent = {name: values[0] for name, values in parse_qs(parts.query).items()}
+                provider.nonce = sent["nonce"]
+                back = urlencode({"code": "code", "state": sent["state"]})
+                self.send_response(303)
+                self.send_header("Location", f"{sent['redirect_uri']}?{back}")
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+                return
             self._send(*provider.answer(urlsplit(self.path).path))
 
         def do_POST(self) -> None:
