@@ -237,7 +237,7 @@ class CheckpointStoreUnreachable(Unavailable):
 
 
 class IdentityProviderFailed(Unavailable):
-    """The identity provider did not give a valid response; tokens of earlier sign-ins still work."""
+    """The identity provider gave no valid response; tokens of earlier sign-ins still work."""
 
 
 class NotDelivered(Unavailable):

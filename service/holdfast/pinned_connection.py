@@ -1,6 +1,6 @@
-"""HTTP requests to an address that was checked, bounded in time and size; redirects are not followed.
+"""HTTP requests to an address that was checked, bounded in time and size.
 
-A client library would resolve the name again, and a changed DNS response would lead to an address that the egress policy
+Redirects are not followed. A client library would resolve the name again, and a changed DNS response would lead to an address that the egress policy
 refuses.
 """
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -27,7 +26,7 @@ PENDING = (200, {"token": None, "slow_down": False})
 SLOW_DOWN = (200, {"token": None, "slow_down": True})
 KEPT = {"id": "0123456789ab", "name": "cli", "user": "ada", "project": None, "scopes": ["read"]}
 KEPT |= dict.fromkeys(("expires_at", "last_used_at", "revoked_at", "replaced_by"))
-DONE = (200, {"token": {"token": TOKEN, "kept": {**KEPT, "created_at": f"{datetime.now(UTC)}", "is_good": True}}, "slow_down": False})  # fmt: skip
+DONE = (200, {"token": {"token": TOKEN, "kept": {**KEPT, "created_at": "2026-01-01T00:00:00Z", "is_good": True}}, "slow_down": False})  # fmt: skip
 WHO = {
     "user": "ada",
     "is_admin": False,

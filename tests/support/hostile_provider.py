@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
+from holdfast.clock import SystemClock
 from joserfc import jwt
 from joserfc.jwk import RSAKey
 from support.openid_provider import CLIENT_SECRET
@@ -89,7 +89,7 @@ class HostileProvider:
 
     def id_token(self) -> str:
         """The ID token."""
-        now = int(time.time())
+        now = int(SystemClock().now().timestamp())
         claims = {
             "iss": self.issuer,
             "sub": "ada",

@@ -387,7 +387,7 @@ def whoami(as_json: AsJson = False) -> None:
 
 
 def _sign_in(url: str) -> str:
-    """Show the address and code of a sign-in, and return its token once a person has completed it."""
+    """Show the address and code of a sign-in, and return its token once it is completed."""
     with Client(url, None) as client:
         started = client.identity.start_sign_in()
         output.echo(f"open {started.verification_uri_complete or started.verification_uri}")

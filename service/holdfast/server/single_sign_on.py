@@ -1,4 +1,4 @@
-"""The identity provider of the settings, with a sentence about each setting that cannot work."""
+"""The identity provider of the settings, with a sentence for each wrong setting."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ PREFIX: Final = "HOLDFAST_OIDC_"
 def open_single_sign_on(
     settings: Settings, engine: Engine, clock: Clock, tokens: ServiceTokens, secret: bytes
 ) -> SingleSignOn | None:
-    """Return sign-in through the provider of the settings, without a request to it; None without one.
+    """Return sign-in through the provider of the settings; None without one.
+
+    It sends no request yet.
 
     Raises:
         BadRequest: a setting cannot work.

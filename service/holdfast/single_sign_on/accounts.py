@@ -52,7 +52,10 @@ class StillPending:
 
 
 class IdentityProvider(Protocol):
-    """A provider at which users sign in. Each method may take seconds, and raises `IdentityProviderFailed`."""
+    """A provider at which users sign in.
+
+    Each method may take seconds, and raises `IdentityProviderFailed` without a valid response.
+    """
 
     name: str
     """Displayed on the button."""

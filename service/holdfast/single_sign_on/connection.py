@@ -1,4 +1,4 @@
-"""Requests to an identity provider: checked addresses, JSON only, bounded in size, time and number.
+"""Requests to an identity provider: checked addresses, JSON only, all bounded.
 
 The provider's own host and port may be inside a private network, as a person with access to the settings chose it. Its
 description may name other hosts, which have to be public: a provider must not use this service to reach others. Addresses

@@ -297,7 +297,7 @@ def add_user(body: UserIn, services: TheServices, actor: TheActor) -> UserOut:
 def change_user(
     user: UserName, body: UserChange, services: TheServices, actor: TheActor
 ) -> UserOut:
-    """Grant or withdraw the admin role of a user, disable or enable them, or link an account of the provider."""
+    """Change a user: the admin role, whether they are enabled, and the linked account."""
     if body.subject is not None:
         if (single_sign_on := services.single_sign_on) is None:
             raise NotPossibleNow(

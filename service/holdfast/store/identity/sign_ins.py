@@ -1,4 +1,4 @@
-"""Sign-ins at an identity provider: accounts of users, the roles of their groups, and refresh tokens.
+"""Sign-ins at an identity provider: accounts, roles of groups, and refresh tokens.
 
 A user of a provider is accepted until `confirmed_until`, which each successful check moves. A refused check revokes every
 token of the user. Refresh tokens are encrypted, like the secrets of jobs.
@@ -90,7 +90,9 @@ class SignIns:
         self._grace = grace
 
     def complete(self, request: SignInRequest) -> tuple[str, Token]:
-        """Create a token for an account, and its user at the first sign-in; returns its text and the token.
+        """Create a token for an account; returns its text and the token.
+
+        The first sign-in of an account creates its user.
 
         Raises:
             SignInRefused: no group gives a role, or the user is disabled.
@@ -166,7 +168,7 @@ class SignIns:
             _set_due(connection, check.user, now + CHECK_EVERY)
 
     def refuse(self, check: DueCheck, why: str) -> None:
-        """Record that the provider refused a sign-in; without another one, the user loses all tokens."""
+        """Record a refused sign-in; without another one, the user loses all tokens."""
         now = self._clock.now()
         with writing(self._engine) as connection:
             mine = delete(sign_ins).where(sign_ins.c.id == check.sign_in_id)

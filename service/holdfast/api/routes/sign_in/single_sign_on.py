@@ -94,7 +94,7 @@ def finish(request: Request, services: TheServices) -> Response:
 
 @router.get("", response_model=SignInOptionsOut)
 def show_options(request: Request, response: Response, services: TheServices) -> SignInOptionsOut:
-    """Show whether users can sign in through an identity provider, and why this browser's sign-in failed."""
+    """Show the identity provider, and why the last sign-in of this browser failed."""
     single_sign_on = services.single_sign_on
     if single_sign_on is None:
         return SignInOptionsOut(provider=None, failure=None)
