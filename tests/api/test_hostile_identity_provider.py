@@ -5,14 +5,17 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterator
+from contextlib import ExitStack
 from datetime import timedelta
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from fastapi.testclient import TestClient
+from holdfast.domain.access.audit import Actor
 from holdfast.errors import IdentityProviderFailed
 from holdfast.single_sign_on.connection import MAX_BYTES, ProviderConnection
+from holdfast.single_sign_on.flows import MAX_SIGN_INS
 from joserfc import jwt
 from joserfc.jwk import OctKey
 from support.hostile_provider import CLIENT_SECRET, HostileProvider, hostile_provider, new_key
@@ -80,40 +83,38 @@ def test_valid_responses_sign_in(service: SignInService, provider: HostileProvid
     assert "client_secret" not in form
 
 
-@pytest.mark.parametrize(
-    ("claims", "sentence"),
-    [
-        ({"iss": "https://evil.example"}, "iss"),
-        ({"aud": "another-client"}, "aud"),
-        ({"aud": ["holdfast", "another-client"]}, "azp"),
-        ({"azp": "another-client"}, "azp"),
-        ({"nonce": "of another sign-in"}, "nonce"),
-        ({"nonce": None}, "nonce"),
-        ({"exp": 1}, "expired"),
-        ({"exp": None}, "exp"),
-        ({"exp": "soon"}, "exp"),
-        ({"iat": 1}, "too old"),
-        ({"iat": 99999999999}, "in the future"),
-        ({"nbf": 99999999999}, "not yet valid"),
-        ({"sub": None}, "sub"),
-        ({"sub": ""}, "subject"),
-        ({"sub": 7}, "sub"),
-        ({"sub": "s" * 256}, "subject"),
-        ({"at_hash": "of-another-token"}, "at_hash"),
-        ({"groups": {"nlp-team": True}}, "not a list"),
-        ({"groups": [7]}, "not a list"),
-        ({"groups": None, "_claim_names": {"groups": "src1"}}, "too many groups"),
-    ],
-)  # fmt: skip
-def test_wrong_claims_are_refused(
-    service: SignInService, provider: HostileProvider, claims: dict[str, Any], sentence: str
-) -> None:
-    provider.claims = claims
+WRONG_CLAIMS: list[tuple[dict[str, Any], str]] = [
+    ({"iss": "https://evil.example"}, "iss"),
+    ({"aud": "another-client"}, "aud"),
+    ({"aud": ["holdfast", "another-client"]}, "azp"),
+    ({"azp": "another-client"}, "azp"),
+    ({"nonce": "of another sign-in"}, "nonce"),
+    ({"nonce": None}, "nonce"),
+    ({"exp": 1}, "expired"),
+    ({"exp": None}, "exp"),
+    ({"exp": "soon"}, "exp"),
+    ({"iat": 1}, "too old"),
+    ({"iat": 99999999999}, "in the future"),
+    ({"nbf": 99999999999}, "not yet valid"),
+    ({"sub": None}, "sub"),
+    ({"sub": ""}, "subject"),
+    ({"sub": 7}, "sub"),
+    ({"sub": "s" * 256}, "subject"),
+    ({"at_hash": "of-another-token"}, "at_hash"),
+    ({"groups": {"nlp-team": True}}, "not a list"),
+    ({"groups": [7]}, "not a list"),
+    ({"groups": None, "_claim_names": {"groups": "src1"}}, "too many groups"),
+]
 
-    browser = sign_in(service, provider)
 
-    assert sentence in failure_of(browser)
-    assert browser.get("/v1/whoami").status_code == 401
+def test_wrong_claims_are_refused(service: SignInService, provider: HostileProvider) -> None:
+    for claims, sentence in WRONG_CLAIMS:
+        provider.claims = claims
+
+        browser = sign_in(service, provider)
+
+        assert sentence in failure_of(browser), claims
+        assert browser.get("/v1/whoami").status_code == 401, claims
     assert service.world.services.users.users() == []
 
 
@@ -424,6 +425,46 @@ def test_sign_in_without_a_refresh_token_lasts_an_hour(
 
     assert browser.get("/v1/whoami").status_code == 401
     assert service.check() == 0
+
+
+def test_sign_ins_at_once_are_limited(service: SignInService, provider: HostileProvider) -> None:
+    """Otherwise a provider that does not respond would occupy all threads of the API."""
+    with ExitStack() as turns:
+        for _ in range(MAX_SIGN_INS):
+            turns.enter_context(service.single_sign_on._turn())
+        refused = service.browser().post("/v1/sign-in/device")
+
+    assert refused.status_code == 503
+    assert "try again" in refused.json()["detail"]
+    assert provider.requests == []
+
+
+def test_failed_description_is_not_requested_by_everyone(
+    service: SignInService, provider: HostileProvider
+) -> None:
+    provider.metadata = {"issuer": "https://evil.example"}
+    browser = service.browser()
+
+    for _ in range(5):
+        browser.get("/sign-in")
+
+    assert len(provider.requests) == 1
+    assert "HOLDFAST_OIDC_ISSUER" in failure_of(browser)
+
+
+def test_role_in_an_archived_project_stays(
+    service: SignInService, provider: HostileProvider
+) -> None:
+    provider.claims = {"groups": ["staff"]}
+    boss = Actor(name="boss")
+    service.world.services.users.add_project("old", boss)
+    browser = sign_in(service, provider)
+    service.world.services.users.archive_project("old", is_archived=True, actor=boss)
+    provider.nonce = None
+    service.clock.advance(minutes=21)
+
+    assert service.check() == 1
+    assert browser.get("/v1/whoami").json()["roles"]["old"] == "viewer"
 
 
 def test_values_of_one_purpose_open_no_other(

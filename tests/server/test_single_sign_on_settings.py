@@ -10,7 +10,7 @@ from holdfast.domain.access.group_roles import GroupRoles
 from holdfast.domain.access.permissions import Role
 from holdfast.errors import BadRequest
 from holdfast.server.composition import build
-from holdfast.server.single_sign_on import provider_settings
+from holdfast.server.single_sign_on import open_single_sign_on, provider_settings
 from holdfast.settings import Settings, SimulatedMarketSettings
 
 VALID = {
@@ -49,8 +49,9 @@ def settings(home: Path, **change: Any) -> Settings:
 def test_setting_that_cannot_work_is_named(
     tmp_path: Path, change: dict[str, Any], sentence: str
 ) -> None:
+    unused: Any = None  # A wrong setting is found before anything is opened.
     with pytest.raises(BadRequest) as refusal:
-        build(settings(tmp_path, **change), SimulatedMarketSettings(), "http://127.0.0.1:1")
+        open_single_sign_on(settings(tmp_path, **change), unused, unused, unused, b"")
 
     assert sentence in str(refusal.value)
     assert "secret'" not in str(refusal.value)

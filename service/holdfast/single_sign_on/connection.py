@@ -11,10 +11,8 @@ import http.client
 import ipaddress
 import json
 import ssl
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from threading import BoundedSemaphore
 from typing import Any, Final
 from urllib.parse import SplitResult, urlencode, urlsplit
 
@@ -24,10 +22,6 @@ from holdfast.pinned_connection import PinnedConnection, PinnedResponse, host_an
 
 MAX_BYTES: Final = 256 * 1024
 """Size of a response. A lower value refuses users with many groups; with a higher value, a provider can waste memory."""
-MAX_REQUESTS: Final = 8
-"""Requests at once. A lower value makes people wait; with a higher value, a slow provider occupies the threads of others."""
-WAIT_S: Final = 5.0
-"""Seconds that a request waits for its turn. A lower value refuses bursts; a higher value occupies threads for longer."""
 _EVERYWHERE: Final = networks("0.0.0.0/0, ::/0")
 _UNAVAILABLE: Final = 500
 
@@ -48,7 +42,6 @@ class ProviderConnection:
     resolve: Resolve | None = None
     """Resolves names; None: the system does."""
     tls: ssl.SSLContext = field(default_factory=system_tls)
-    _turns: BoundedSemaphore = field(default_factory=lambda: BoundedSemaphore(MAX_REQUESTS))
 
     def get(self, url: str, headers: Mapping[str, str] | None = None) -> Mapping[str, Any]:
         """Return the JSON object at a URL.
@@ -98,8 +91,7 @@ class ProviderConnection:
         connection = PinnedConnection(addresses, parts, self.tls)
         common = {"Accept": "application/json", "User-Agent": "Holdfast", "Connection": "close"}
         try:
-            with self._turn():
-                response = connection.request(method, {**common, **headers}, body, MAX_BYTES)
+            response = connection.request(method, {**common, **headers}, body, MAX_BYTES)
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise _failure(url, f"cannot be reached ({type(error).__name__}: {error})") from error
         finally:
@@ -116,17 +108,6 @@ class ProviderConnection:
             self.resolve,
             way_out="only the issuer's own host and port may be inside a private network",
         )
-
-    @contextmanager
-    def _turn(self) -> Iterator[None]:
-        if not self._turns.acquire(timeout=WAIT_S):
-            raise IdentityProviderFailed(
-                f"{MAX_REQUESTS} requests to the identity provider are in progress; try again"
-            )
-        try:
-            yield
-        finally:
-            self._turns.release()
 
 
 def is_web_address(url: str) -> bool:

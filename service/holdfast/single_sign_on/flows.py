@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import hmac
 import secrets
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from datetime import timedelta
+from threading import BoundedSemaphore
 from typing import Any, Final
 
 from holdfast.domain.access.permissions import TOKEN_DAYS
-from holdfast.errors import SignInRefused
+from holdfast.errors import IdentityProviderFailed, SignInRefused
 from holdfast.ports import Clock
 from holdfast.single_sign_on.accounts import (
     DeviceCode,
@@ -26,6 +28,9 @@ from holdfast.store.identity.access_tokens import Token
 from holdfast.store.identity.sign_ins import SignInRequest, SignIns
 from holdfast.store.secrets import SecretBox
 
+MAX_SIGN_INS: Final = 8
+"""Sign-ins that wait for the provider at once. A lower value refuses bursts of people; with a higher value, a provider that does
+not respond occupies the threads of all other requests."""
 ATTEMPT: Final = timedelta(minutes=10)
 """Time for a person to sign in with a browser. A lower value refuses slow ones; a higher value gives a thief of the browser's
 cookies more time."""
@@ -77,6 +82,7 @@ class SingleSignOn:
     sign_ins: SignIns
     box: SecretBox
     clock: Clock
+    _turns: BoundedSemaphore = field(default_factory=lambda: BoundedSemaphore(MAX_SIGN_INS))
 
     def start(self, redirect_uri: str, return_to: str) -> StartedSignIn:
         """Start the sign-in of a browser.
@@ -86,7 +92,8 @@ class SingleSignOn:
         """
         state, nonce, verifier = (secrets.token_urlsafe(32) for _ in range(3))
         given = {"redirect_uri": redirect_uri, "state": state, "nonce": nonce}
-        url = self.provider.authorization_url({**given, "verifier": verifier})
+        with self._turn():
+            url = self.provider.authorization_url({**given, "verifier": verifier})
         values = {**given, "verifier": verifier, "return_to": return_to}
         return StartedSignIn(url=url, state=state, sealed=self.seal("attempt", values, ATTEMPT))
 
@@ -116,7 +123,10 @@ class SingleSignOn:
             )
         if not (code := response.get("code")):
             raise SignInRefused(f"{self.provider.name} sent no code; start the sign-in again")
-        grant = self.provider.exchange(code, kept["verifier"], kept["redirect_uri"], kept["nonce"])
+        with self._turn():
+            grant = self.provider.exchange(
+                code, kept["verifier"], kept["redirect_uri"], kept["nonce"]
+            )
         text, token = self._complete(grant, "dashboard, single sign-on", BROWSER, origin)
         return CompletedSignIn(text=text, token=token, return_to=kept["return_to"])
 
@@ -126,7 +136,8 @@ class SingleSignOn:
         Raises:
             IdentityProviderFailed: the provider cannot be reached, or offers no such sign-in.
         """
-        code = self.provider.start_device()
+        with self._turn():
+            code = self.provider.start_device()
         lasts = timedelta(seconds=code.expires_in_s)
         return code, self.seal("device", {"device_code": code.device_code}, lasts)
 
@@ -141,7 +152,8 @@ class SingleSignOn:
         kept = self.open("device", handle)
         if kept is None:
             raise SignInRefused("the code has expired; start again with holdfast login --sso")
-        result = self.provider.poll_device(kept["device_code"])
+        with self._turn():
+            result = self.provider.poll_device(kept["device_code"])
         if isinstance(result, StillPending):
             return result
         text, token = self._complete(result, "command line, single sign-on", COMMAND_LINE, origin)
@@ -158,6 +170,18 @@ class SingleSignOn:
         if values is None or values["until"] <= self.clock.now().timestamp():
             return None
         return values
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Send requests to the provider, unless too many people do so at once."""
+        if not self._turns.acquire(blocking=False):
+            raise IdentityProviderFailed(
+                f"{MAX_SIGN_INS} sign-ins wait for the identity provider; try again in a few seconds"
+            )
+        try:
+            yield
+        finally:
+            self._turns.release()
 
     def _complete(
         self, grant: ProviderGrant, token_name: str, lifetime: timedelta, origin: RequestOrigin

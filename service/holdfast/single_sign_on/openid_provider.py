@@ -29,6 +29,9 @@ from holdfast.single_sign_on.id_token import Expected, WrongSignature, public_ke
 METADATA_S: Final = 3600.0
 """Seconds for which the provider's description and keys are kept.
 A lower value adds requests to sign-ins; a higher value uses old addresses for longer."""
+FAILURE_S: Final = 5.0
+"""Seconds for which a failed request for the description is not repeated. With a lower value, sign-ins wait for each other's
+failures; a higher value notices later that the provider responds again."""
 DEVICE_GRANT: Final = "urn:ietf:params:oauth:grant-type:device_code"
 MAX_DEVICE_S: Final = 1800
 """Seconds that a device's sign-in may last, whatever the provider says."""
@@ -77,6 +80,7 @@ class OpenIdProvider:
         self._now_s = now_s
         self._lock = Lock()
         self._metadata: tuple[float, Mapping[str, Any]] | None = None
+        self._failure: tuple[float, str] | None = None
         self._keys: tuple[float, KeySet] | None = None
 
     def authorization_url(self, parameters: Mapping[str, str]) -> str:
@@ -267,8 +271,16 @@ class OpenIdProvider:
     def _described(self) -> Mapping[str, Any]:
         """Return the provider's description of itself."""
         with self._lock:
-            if self._metadata is None or self._now_s() - self._metadata[0] > METADATA_S:
-                self._metadata = (self._now_s(), self._discover())
+            now_s = self._now_s()
+            if self._metadata is not None and now_s - self._metadata[0] <= METADATA_S:
+                return self._metadata[1]
+            if self._failure is not None and now_s - self._failure[0] <= FAILURE_S:
+                raise IdentityProviderFailed(self._failure[1])
+            try:
+                self._metadata = (now_s, self._discover())
+            except IdentityProviderFailed as error:
+                self._failure = (self._now_s(), error.detail)
+                raise
             return self._metadata[1]
 
     def _discover(self) -> Mapping[str, Any]:

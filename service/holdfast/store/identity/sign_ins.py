@@ -269,8 +269,8 @@ class SignIns:
         """Give a user the roles of their groups, and withdraw those that groups gave before."""
         for project in sorted(self._group_roles.projects):
             _ensure_project(connection, project, now)
-        open_ones = select(projects.c.name).where(projects.c.archived_at.is_(None))
-        access = self._group_roles.access_of(groups, connection.execute(open_ones).scalars())
+        every = connection.execute(select(projects.c.name)).scalars()
+        access = self._group_roles.access_of(groups, every)
         stored = select(identities.c.granted).where(identities.c.user == user)
         before = GrantedAccess.from_json(connection.execute(stored).scalar_one())
         for project in sorted({*before.roles, *access.roles}):

@@ -45,8 +45,9 @@ browser_router = Router(prefix="/sign-in", include_in_schema=False)
 MAX_ATTEMPTS: Final = 4
 """Sign-ins of one browser in progress. With a lower value, a tab ends the sign-in of another one; with a higher value, their
 cookies may exceed the size of a request."""
-MAX_RETURN: Final = 1000
-"""Length of an address within the dashboard to which a sign-in leads back."""
+MAX_RETURN: Final = 300
+"""Length of an address within the dashboard to which a sign-in leads back. It is part of a cookie: with a higher value, proxies
+may refuse the requests of a browser with several sign-ins in progress."""
 _PAGE: Final = re.compile("|".join(re.sub(r"\{\w+\}", "[A-Za-z0-9_-]+", page) for page in PAGES))
 _QUERY: Final = re.compile(r"[A-Za-z0-9_.~!$&'()*+,;=:@/?%-]*")
 _STATE: Final = re.compile(r"[A-Za-z0-9_-]{8,128}")
