@@ -13,6 +13,7 @@ TRACKIO := build/trackio
 CHART := build/chart
 AZURITE := build/azurite
 PROMTOOL := build/promtool/promtool
+OPENID_PROVIDER := build/openid-provider
 # Sources of the dashboard. Its types are generated from the OpenAPI description.
 PAGES := $(shell find dashboard -type f -not -path '*/node_modules/*' -not -name schema.d.ts) docs/reference/openapi.json
 # Parallel test processes: three more than cores, because many tests wait. A lower value leaves cores idle; a higher value makes tests with ranks time out.
@@ -22,7 +23,7 @@ TIER := test
 # Tests of make e2e and make check.
 NOT_RUN := --ignore=tests/e2e/fake_aws --ignore=tests/e2e/image --ignore=tests/test_conventions.py
 
-.PHONY: help setup demo test test-all test-added mistakes e2e e2e-image e2e-smoke skypilot trackio chart bench bench-checkpoint bench-dashboard bench-gpu bench-ingest bench-lost-ranks bench-planner bench-rank-failure bench-reads bench-recovery bench-slurm bench-step-overhead check clean dev lock chromium postgres slurm azurite promtool screenshots wheel contract
+.PHONY: help setup demo test test-all test-added mistakes e2e e2e-image e2e-smoke skypilot trackio chart bench bench-checkpoint bench-dashboard bench-gpu bench-ingest bench-lost-ranks bench-planner bench-rank-failure bench-reads bench-recovery bench-slurm bench-step-overhead check clean dev lock chromium postgres slurm azurite openid-provider promtool screenshots wheel contract
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -50,7 +51,7 @@ dev: setup ## serve the dashboard from its sources, with live reload, in front o
 demo: setup ## run a job on this machine, preempt it three times, and compare it with an uninterrupted run
 	@$(BIN)/holdfast demo
 
-test: setup postgres slurm chromium skypilot trackio chart azurite promtool ## run every behavior once, in about ten minutes on two idle cores; prints the ten slowest files
+test: setup postgres slurm chromium skypilot trackio chart azurite openid-provider promtool ## run every behavior once, in about ten minutes on two idle cores; prints the ten slowest files
 	@echo "not included: repetitions (make test-all); the real SkyPilot over a fake cloud: make e2e-smoke or make e2e (root, Debian, 5 GB)"
 	@# Without compiled files, each of a thousand processes would compile everything again, and each test process all assertions.
 	@# The tests of the dashboard run beside that.
@@ -228,3 +229,11 @@ $(AZURITE)/.ready: tests/azurite/package.json tests/azurite/package-lock.json | 
 	@mkdir -p $(AZURITE) && cp tests/azurite/package.json tests/azurite/package-lock.json $(AZURITE)
 	@{ dashboard/npm.sh --prefix "$(CURDIR)/$(AZURITE)" ci --omit=dev --ignore-scripts --silent && touch $@; } \
 		|| echo "Azurite could not be installed: the tests that need it will be skipped"
+
+# The tests of single sign-on run a certified identity provider, and are reported as skipped without it.
+openid-provider: $(OPENID_PROVIDER)/.ready
+
+$(OPENID_PROVIDER)/.ready: tests/openid_provider/package.json tests/openid_provider/package-lock.json | $(READY)
+	@mkdir -p $(OPENID_PROVIDER) && cp tests/openid_provider/package.json tests/openid_provider/package-lock.json $(OPENID_PROVIDER)
+	@{ dashboard/npm.sh --prefix "$(CURDIR)/$(OPENID_PROVIDER)" ci --omit=dev --ignore-scripts --silent && touch $@; } \
+		|| echo "oidc-provider could not be installed: the tests that need it will be skipped"

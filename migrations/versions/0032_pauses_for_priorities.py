@@ -1,7 +1,7 @@
 """Pauses of running jobs for waiting ones of a higher priority.
 
 Revision: 0032
-Follows: 0030
+Follows: 0031
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = "0032"
-down_revision = "0030"
+down_revision = "0031"
 branch_labels = None
 depends_on = None
 

@@ -7,6 +7,7 @@ The docstring of an error class is its message; `status` is its HTTP status, `ex
         BadJobFile (422)   IdempotencyMismatch (422)   BadReport (422)   BadChannel (422)
           BadLimits   PlanNotKept
       Unauthenticated (401)   Forbidden (403)
+        SignInRefused
       NotFound (404)
       Conflict (409)
         StaleWrite   IllegalTransition   NotPossibleNow   BudgetSpent   AddressInUse   Fenced
@@ -15,7 +16,7 @@ The docstring of an error class is its message; `status` is its HTTP status, `ex
       TooManyRequests (429)
       Unavailable (503)
         StoreUnavailable   LauncherUnreachable   NotObservedYet   EngineNotStarted   NotDelivered
-        CheckpointStoreUnreachable
+        CheckpointStoreUnreachable   IdentityProviderFailed
       LaunchRefused (422)   CheckpointStoreRefused
       NotInstalled
 """
@@ -135,6 +136,10 @@ class Forbidden(HoldfastError):
     exit_code = 5
 
 
+class SignInRefused(Forbidden):
+    """The sign-in was not completed; start it again, or use an access token."""
+
+
 class NotFound(HoldfastError):
     """The resource does not exist."""
 
@@ -229,6 +234,10 @@ class CheckpointStoreUnreachable(Unavailable):
     """The checkpoint store did not respond; nothing was removed."""
 
     published_slug = "depot-unreachable"
+
+
+class IdentityProviderFailed(Unavailable):
+    """The identity provider gave no valid response; tokens of earlier sign-ins still work."""
 
 
 class NotDelivered(Unavailable):

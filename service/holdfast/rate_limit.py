@@ -35,6 +35,8 @@ class LimitClass(StrEnum):
     """Requests with one wrong token from one address; until this limit, responses give the reason."""
     GUESS = "guess"
     """Requests from one address with any wrong tokens."""
+    SIGN_IN = "sign_in"
+    """Requests of sign-ins from one address, which cause requests to the identity provider."""
     NOTE = "note"
     """Refused logins recorded in the audit log, over all callers."""
 
@@ -48,6 +50,7 @@ class RateLimits:
     report: int = 1200
     fail: int = 10
     guess: int = 100
+    sign_in: int = 120
     note: int = 10
 
     def per_minute(self, kind: LimitClass) -> int:

@@ -33,6 +33,7 @@ from holdfast.ports import (
     PriceCatalog,
 )
 from holdfast.rate_limit import RateLimiter
+from holdfast.single_sign_on.flows import SingleSignOn
 from holdfast.store.audit_log import AuditLog
 from holdfast.store.billing.bills import BillRollups
 from holdfast.store.billing.costs import CostQueries
@@ -129,9 +130,11 @@ class Services:
     """Limits of requests and live streams."""
     disk_error: Callable[[], str | None] = lambda: None
     """Why required files cannot be written; None if they can."""
+    single_sign_on: SingleSignOn | None = None
+    """Sign-in through an identity provider; None: with access tokens only."""
     trust_loopback: bool | None = None
     """Whether a caller on this machine without a token is the owner; None: until there are
-    users."""
+    users, or single sign-on."""
     metrics: ProcessMetrics = field(default_factory=ProcessMetrics)
     """Metrics of this process."""
     anchored_head: Callable[[], ChainHead] = ChainHead
@@ -227,7 +230,7 @@ class Services:
     def trusts_loopback(self) -> bool:
         """Whether a caller on this machine without a token is the owner."""
         if self.trust_loopback is None:
-            return not self.users.has_users()
+            return self.single_sign_on is None and not self.users.has_users()
         return self.trust_loopback
 
     @property

@@ -248,6 +248,28 @@ class Settings(BaseSettings):
     """Live streams of a user. A lower value limits open windows; a higher value lets one user
     open all streams."""
 
+    oidc_issuer: str | None = None
+    """Address of the OpenID Connect provider for single sign-on, exactly as it calls itself. Absent:
+    users sign in with access tokens only."""
+    oidc_client_id: str | None = None
+    """Id of this service at the provider."""
+    oidc_client_secret: SecretStr | None = None
+    """Secret of this service at the provider. Absent, also from a file: it has none."""
+    oidc_client_secret_file: Folder | None = None
+    """File with that secret."""
+    oidc_audience: str | None = None
+    """Audience that ID tokens have to name. Absent: the id of this service."""
+    oidc_groups_claim: str = "groups"
+    """Claim with the groups of a user."""
+    oidc_groups: str | None = None
+    """Roles of groups, separated by semicolons, such as `platform=admin; nlp-team=nlp:member`."""
+    oidc_scopes: str = "openid profile email offline_access"
+    """Scopes of a sign-in, separated by spaces. Without a refresh token, which `offline_access`
+    requests from most providers, a sign-in ends after an hour."""
+    oidc_grace_hours: float = Field(default=8.0, ge=1, le=168)
+    """Hours for which users stay signed in while the provider does not respond. A lower value locks
+    users out in an outage; a higher value keeps users for longer who lost their account in it."""
+
     tidy_every_s: float = Field(default=60.0, gt=0, le=3600)
     """Seconds between two retention runs for a job that trains. A lower value sends more
     requests, which a bucket may charge for; a higher value keeps old checkpoints for longer."""

@@ -43,6 +43,11 @@ open              GET /prices
 open              GET /submit
 open              GET /team
 open              GET /assets/{name}
+open              GET /sign-in
+open              GET /sign-in/callback
+open              GET /v1/sign-in
+open              POST /v1/sign-in/device
+open              POST /v1/sign-in/device/token
 ++333333 ++333333 GET /metrics
 ++333333 ++333333 PUT /v1/budgets/user/{user}
 ++333333 ++333333 DELETE /v1/budgets/user/{user}

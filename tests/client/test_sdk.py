@@ -46,6 +46,7 @@ NOT_IN_THE_SDK = {
     "GET /v1/session": "browsers",
     "POST /v1/session": "browsers",
     "DELETE /v1/session": "browsers",
+    "GET /v1/sign-in": "browsers",
     "GET /v1/stream": "the dashboard",
     "GET /metrics": "Prometheus",
     "GET /docs/{name}": "browsers",

@@ -7,8 +7,11 @@ from dataclasses import replace
 
 import pytest
 from playwright.sync_api import Page, expect
+from support.hostile_provider import hostile_provider
+from support.openid_provider import oidc_settings, use_provider
 from support.principals import OWN, Principals, create_principals
 from support.simulated_service import SimulatedService
+from web.axe import violations
 from web.network_proxy import NetworkProxy
 
 pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
@@ -26,6 +29,27 @@ def principals(world: SimulatedService) -> Principals:
 def log_in(page: Page, token: str) -> None:
     page.get_by_label("Access token").fill(token)
     page.get_by_role("button", name="Log in").click()
+
+
+def test_sign_in_leads_through_the_provider_and_back(
+    world: SimulatedService, url: str, page: Page
+) -> None:
+    """The provider is another origin, and the sign-in leads back to the page on which it started."""
+    with hostile_provider() as provider:
+        use_provider(world, oidc_settings(provider.issuer))
+        provider.sends_back = True
+        page.goto(f"{url}/prices")
+
+        provider.claims = {"groups": ["unknown"]}
+        page.get_by_role("link", name="Sign in with 127.0.0.1").click()
+        expect(page.get_by_role("alert")).to_contain_text("none of your groups gives a role")
+        assert not violations(page)
+        provider.claims = {}
+        page.goto(f"{url}/prices")
+        page.get_by_role("link", name="Sign in with 127.0.0.1").click()
+
+        expect(page.get_by_role("button", name="Log out")).to_be_visible()
+        expect(page).to_have_url(f"{url}/prices")
 
 
 @pytest.mark.full

@@ -44,6 +44,7 @@ from holdfast.api.routes.artifacts import outputs
 from holdfast.api.routes.fleet import sweeps
 from holdfast.api.routes.nodes import commands
 from holdfast.api.routes.queue import quotas
+from holdfast.api.routes.sign_in import single_sign_on
 from holdfast.api.routing import Route
 from holdfast.api.schemas.service import HealthOut, Problem
 from holdfast.errors import StoreUnavailable, Unavailable
@@ -89,6 +90,8 @@ _OF_MONEY = (
 )
 _OF_PEOPLE = (
     identity.sessions_router,
+    single_sign_on.router,
+    single_sign_on.browser_router,
     identity.users_router,
     identity.members_router,
     identity.tokens_router,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from dataclasses import replace
 from typing import Annotated
 
@@ -14,8 +15,17 @@ from holdfast.cli import output
 from holdfast.cli.output import AsJson
 from holdfast.client import Client
 from holdfast.client.credentials import Credentials
-from holdfast.errors import BadRequest, NotFound
+from holdfast.errors import (
+    BadRequest,
+    NotFound,
+    TooManyRequests,
+    Unauthenticated,
+    Unavailable,
+)
 from holdfast.settings import read_settings
+
+SLOW_DOWN_S = 5
+"""Seconds by which polls slow down if asked to, as RFC 8628 demands."""
 
 projects_app = typer.Typer(help="Manage projects.", no_args_is_help=True)
 members = typer.Typer(help="Manage project members and their roles.", no_args_is_help=True)
@@ -267,6 +277,23 @@ def enable(name: Name, as_json: AsJson = False) -> None:
 
 
 @users_app.command()
+def link(
+    name: Name,
+    subject: Annotated[
+        str, typer.Argument(metavar="SUBJECT", help="Account at the identity provider.")
+    ],
+    as_json: AsJson = False,
+) -> None:
+    """Set the account at the identity provider that signs in as a user."""
+    with Client.from_settings(read_settings()) as client:
+        user = client.identity.change_user(name, subject=subject)
+    if as_json:
+        output.print_json(user)
+    else:
+        output.console.print(f"the account {subject} signs in as {name}", markup=False)
+
+
+@users_app.command()
 def promote(
     name: Name,
     *,
@@ -279,7 +306,9 @@ def promote(
 
 def _change(name: str, as_json: bool, **change: bool) -> None:
     with Client.from_settings(read_settings()) as client:
-        user = client.identity.change_user(name, **change)
+        user = client.identity.change_user(
+            name, is_admin=change.get("is_admin"), is_disabled=change.get("is_disabled")
+        )
     _print_user(user, as_json)
 
 
@@ -300,14 +329,20 @@ def login(
         str | None,
         typer.Option("--token", help="Access token; - reads it from standard input."),
     ] = None,
+    sso: Annotated[
+        bool,
+        typer.Option("--sso", help="Sign in through the identity provider of the service."),
+    ] = False,
 ) -> None:
     """Save the address and token of a service for later commands, after testing the token."""
     settings = read_settings()
     kept = Credentials.read(settings.login_file)
     url = (url or kept.url or settings.url).rstrip("/")
-    text = _token(token)
+    if sso and token is not None:
+        raise BadRequest("--token: not possible with --sso, which gets a token by itself")
     if url.startswith("http://") and not is_here(url):
         output.echo(f"warning: {url} does not use TLS; the token is sent unencrypted")
+    text = _sign_in(url) if sso else _token(token)
     with Client(url, text) as client:
         who = client.identity.current_user()
     project = kept.project if kept.url == url else None
@@ -349,6 +384,27 @@ def whoami(as_json: AsJson = False) -> None:
     for label, value in rows.items():
         if value:
             output.console.print(f"  {label:<9} {value}", markup=False)
+
+
+def _sign_in(url: str) -> str:
+    """Show the address and code of a sign-in, and return its token once it is completed."""
+    with Client(url, None) as client:
+        started = client.identity.start_sign_in()
+        output.echo(f"open {started.verification_uri_complete or started.verification_uri}")
+        output.echo(f"and enter or compare the code {started.user_code}")
+        pause_s, left_s = max(1, started.interval_s), started.expires_in_s
+        while left_s > 0:
+            time.sleep(pause_s)
+            left_s -= pause_s
+            try:
+                polled = client.identity.poll_sign_in(started.handle)
+            except (Unavailable, TooManyRequests):
+                pause_s += SLOW_DOWN_S
+                continue
+            if polled.token is not None:
+                return polled.token.token
+            pause_s += SLOW_DOWN_S if polled.slow_down else 0
+    raise Unauthenticated("the code has expired; start again with holdfast login --sso")
 
 
 def _name(who: CurrentUserOut) -> str:

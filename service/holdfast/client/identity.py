@@ -9,6 +9,8 @@ from holdfast.api.schemas.identity import (
     AuditPage,
     AuditVerificationOut,
     CurrentUserOut,
+    DevicePollOut,
+    DeviceSignInOut,
     MemberOut,
     NewTokenOut,
     ProjectOut,
@@ -51,10 +53,17 @@ class IdentityCalls:
 
     @endpoint
     def change_user(
-        self, name: str, *, is_admin: bool | None = None, is_disabled: bool | None = None
+        self,
+        name: str,
+        *,
+        is_admin: bool | None = None,
+        is_disabled: bool | None = None,
+        subject: str | None = None,
     ) -> Call[UserOut]:
         """Change a user and return them; None leaves a value unchanged."""
-        body = {"is_admin": is_admin, "is_disabled": is_disabled}
+        body: dict[str, bool | str | None] = {"is_admin": is_admin, "is_disabled": is_disabled}
+        if subject is not None:  # Older services do not know it.
+            body["subject"] = subject
         return json_call(UserOut, "PATCH", url_path("users", name), json=body)
 
     @endpoint
@@ -125,6 +134,16 @@ class IdentityCalls:
     def revoke_token(self, token_id: str) -> Call[TokenOut]:
         """Revoke a token."""
         return json_call(TokenOut, "DELETE", url_path("tokens", token_id))
+
+    @endpoint
+    def start_sign_in(self) -> Call[DeviceSignInOut]:
+        """Start a sign-in at the identity provider, which a person completes in a browser."""
+        return json_call(DeviceSignInOut, "POST", "/v1/sign-in/device")
+
+    @endpoint
+    def poll_sign_in(self, handle: str) -> Call[DevicePollOut]:
+        """Return the token of a sign-in once it is completed."""
+        return json_call(DevicePollOut, "POST", "/v1/sign-in/device/token", json={"handle": handle})
 
     @endpoint
     def audit(self, /, **asked: str | int | None) -> Call[AuditPage]:

@@ -11,28 +11,18 @@ import hashlib
 import hmac
 import http.client
 import re
-import socket
 import ssl
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
-from threading import Timer
 from typing import Final
 from urllib.parse import SplitResult, urlsplit
 
 from holdfast.domain.notifications.channels import Destination, Message, TransportKind
 from holdfast.egress_policy import EgressPolicy, system_tls
 from holdfast.errors import BadChannel, NotDelivered
+from holdfast.pinned_connection import PinnedConnection, host_and_port, port_of
 from holdfast.ports import Clock
 
-TIMEOUT_S: Final = 5.0
-"""Time limit of a receiver for each step.
-A lower value sends duplicates to slow receivers; a higher value occupies a thread longer."""
-TOTAL_S: Final = 10.0
-"""Time limit of a receiver in total, however slowly it responds."""
-MAX_REPLY_BYTES: Final = 64 * 1024
-"""Maximum number of response bytes read; their content is ignored.
-With a higher value, a receiver can waste memory."""
 _HOST: Final = re.compile(r"[A-Za-z0-9._-]{1,253}|[0-9A-Fa-f:.]{2,45}")
 _PREFIX: Final = "whsec_"
 _GONE: Final = 410
@@ -60,7 +50,7 @@ class WebhookTransport:
         if why := self.egress_policy.literal(parts.hostname or ""):
             raise BadChannel(f"url: not allowed, because {parts.hostname} {why}")
         return Destination(
-            transport=TransportKind.WEBHOOK, shown=f"{parts.scheme}://{_host_and_port(parts)}"
+            transport=TransportKind.WEBHOOK, shown=f"{parts.scheme}://{host_and_port(parts)}"
         )
 
     def send(self, url: str, secrets: Sequence[str], message: Message) -> None:
@@ -72,8 +62,7 @@ class WebhookTransport:
         """
         parts = self._split(url)
         keys = [*secrets, *filter(None, [parts.fragment])]
-        port = parts.port or {"https": 443, "http": 80}[parts.scheme]
-        addresses = self.egress_policy.pick(parts.hostname or "", port)
+        addresses = self.egress_policy.pick(parts.hostname or "", port_of(parts))
         body = message.payload.encode()
         headers = {
             "Content-Type": "application/json",
@@ -81,24 +70,23 @@ class WebhookTransport:
             "Connection": "close",
             **self._signature_headers(message.id, body, keys),
         }
-        path = f"{parts.path or '/'}{f'?{parts.query}' if parts.query else ''}"
-        connection = _PinnedConnection(addresses, parts, port, self.tls)
+        connection = PinnedConnection(addresses, parts, self.tls)
         try:
-            status = connection.post(path, body, headers)
+            status = connection.request("POST", headers, body).status
         except (OSError, http.client.HTTPException, ValueError) as error:
             # The text of some errors contains the address.
             raise NotDelivered(
-                f"{_host_and_port(parts)}: {type(error).__name__}: {error}"[:300]
+                f"{host_and_port(parts)}: {type(error).__name__}: {error}"[:300]
             ) from error
         finally:
             connection.close()
         if 300 <= status < 400:
             raise NotDelivered(
-                f"{_host_and_port(parts)} responded with status {status}; redirects are not followed"
+                f"{host_and_port(parts)} responded with status {status}; redirects are not followed"
             )
         if not 200 <= status < 300:
             raise NotDelivered(
-                f"{_host_and_port(parts)} responded with status {status}", for_good=status == _GONE
+                f"{host_and_port(parts)} responded with status {status}", for_good=status == _GONE
             )
 
     def _signature_headers(
@@ -136,70 +124,6 @@ def sign(signed: bytes, secret: str) -> str:
     """Return one signature of a message: `v1,` and Base64."""
     digest = hmac.new(_key(secret), signed, hashlib.sha256).digest()
     return f"v1,{base64.b64encode(digest).decode()}"
-
-
-class _PinnedConnection:
-    """A request to one of several addresses, with the host name to verify in the certificate."""
-
-    def __init__(
-        self, addresses: Sequence[str], parts: SplitResult, port: int, tls: ssl.SSLContext
-    ) -> None:
-        self._addresses, self._port = addresses, port
-        self._host = parts.hostname or ""
-        self._tls = tls if parts.scheme == "https" else None
-        self._http = http.client.HTTPConnection(self._host, port, timeout=TIMEOUT_S)
-        self._is_default = parts.port is None
-        self._host_header = _host_and_port(parts)
-
-    def post(self, path: str, body: bytes, headers: dict[str, str]) -> int:
-        """Send the request; return the response status."""
-        self._http.sock = self._connect()
-        # A receiver that sends single bytes slowly never exceeds the time limit of a step.
-        end = Timer(TOTAL_S, self._abort)
-        end.daemon = True
-        end.start()
-        try:
-            if self._tls:
-                link = self._tls.wrap_socket(
-                    self._http.sock, server_hostname=self._host, do_handshake_on_connect=False
-                )
-                self._http.sock = link  # Set before the handshake, so that the timer can abort it.
-                link.do_handshake()
-            self._http.putrequest("POST", path, skip_host=True, skip_accept_encoding=True)
-            for name, value in {"Host": self._host_header, **headers}.items():
-                self._http.putheader(name, value)
-            self._http.putheader("Content-Length", str(len(body)))
-            self._http.endheaders(body)
-            answer = self._http.getresponse()
-            with suppress(OSError, http.client.HTTPException):  # The receiver has the message.
-                answer.read(MAX_REPLY_BYTES)
-            return answer.status
-        finally:
-            end.cancel()
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._http.close()
-
-    def _connect(self) -> socket.socket:
-        """Connect to the first address that accepts."""
-        *others, last = self._addresses
-        for address in others:
-            with suppress(OSError):
-                return socket.create_connection((address, self._port), timeout=TIMEOUT_S)
-        return socket.create_connection((last, self._port), timeout=TIMEOUT_S)
-
-    def _abort(self) -> None:
-        with suppress(OSError):  # It is already closed.
-            # The method of a TLS socket would first end TLS on it.
-            socket.socket.shutdown(self._http.sock, socket.SHUT_RDWR)
-
-
-def _host_and_port(parts: SplitResult) -> str:
-    """Return host and port as in the URL, which is what users see."""
-    host = parts.hostname or ""
-    named = f"[{host}]" if ":" in host else host
-    return named if parts.port is None else f"{named}:{parts.port}"
 
 
 def _key(secret: str) -> bytes:

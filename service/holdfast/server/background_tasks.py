@@ -21,6 +21,7 @@ from holdfast.background.price_watcher import PriceWatcher
 from holdfast.background.report_import import ReportImporter
 from holdfast.background.retention import CheckpointCollector, RetentionSettings
 from holdfast.background.store_requests import MeteredBuckets
+from holdfast.background.sign_in_checks import SignInChecks
 from holdfast.background.sweep_stopper import SweepStopper
 from holdfast.domain.checkpoints.retention import GracePeriods
 from holdfast.domain.jobfile.spec import Engine
@@ -69,6 +70,7 @@ def background_tasks(settings: Settings, services: Services) -> Sequence[Backgro
             clock,
         ),
         *_code_tasks(services),
+        *_identity_tasks(services),
         _job_retention(settings, services),
     )
 
@@ -105,6 +107,12 @@ def _code_tasks(services: Services) -> Sequence[BackgroundTask]:
     if services.uploads is None:
         return ()
     return (partial(run_code_retention, services.uploads, services.queries, services.journal),)
+
+
+def _identity_tasks(services: Services) -> Sequence[BackgroundTask]:
+    if services.single_sign_on is None:
+        return ()
+    return (SignInChecks(services.single_sign_on).run,)
 
 
 def _store_tasks(settings: Settings, services: Services) -> Sequence[BackgroundTask]:

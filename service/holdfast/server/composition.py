@@ -52,9 +52,11 @@ from holdfast.server.launchers import (
     refusals,
 )
 from holdfast.server.recorded_market import market_parameters
+from holdfast.server.single_sign_on import open_single_sign_on
 from holdfast.services import Services
 from holdfast.settings import Settings, SimulatedMarketSettings, own_variable
 from holdfast.storage import CheckpointBuckets, StorePolicy
+from holdfast.single_sign_on.flows import SingleSignOn
 from holdfast.store.audit_log import AuditLog
 from holdfast.store.channels import Channels
 from holdfast.store.code import CodeTable
@@ -204,12 +206,26 @@ def build(
         orphans=reconciler.orphan_cleaner.running,
         rate_limiter=_rate_limiter(settings),
         disk_error=partial(resources.disk_trouble, folders_of(settings)),
+        single_sign_on=_single_sign_on(settings, around, engine, tokens, secret),
         trust_loopback=settings.trust_loopback,
         anchored_head=anchor.read,
         demo_seed=around.demo_seed,
     )
     controller.background_tasks = (*background_tasks(settings, services), anchor.run)
     return Application(services, controller, _first_token(settings, services))
+
+
+def _single_sign_on(
+    settings: Settings,
+    around: Environment,
+    engine: SqlEngine,
+    tokens: ServiceTokens,
+    secret: bytes,
+) -> SingleSignOn | None:
+    """Sign-in through the provider of the settings; None without one, as in a demonstration."""
+    if around.demo_seed is not None:
+        return None
+    return open_single_sign_on(settings, engine, around.clock, tokens, secret)
 
 
 def _open_bucket(settings: Settings, around: Environment, journal: Journal) -> OpenBucket | None:

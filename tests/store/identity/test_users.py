@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from holdfast.domain.access.audit import Actor
 from holdfast.domain.access.permissions import Role, TokenScope
-from holdfast.errors import Conflict, NotFound, NotPossibleNow
+from holdfast.errors import Conflict, NotFound, NotPossibleNow, Unauthenticated
 from holdfast.store.audit_log import AuditLog
 from holdfast.store.identity.access_tokens import AccessTokens, NewToken
 from holdfast.store.identity.users import Users
@@ -79,7 +79,8 @@ def test_disabled_user_has_no_valid_token_and_gets_no_role(people: Users, engine
     people.change_user("ada", is_admin=None, is_disabled=True, actor=BOSS)
 
     assert keyring.get(token.id).refusal(DAWN)
-    assert people.caller(token) is None
+    with pytest.raises(Unauthenticated, match="disabled"):
+        people.caller(token)
     with pytest.raises(NotPossibleNow, match="disabled"):
         people.set_member("default", "ada", Role.MEMBER, BOSS)
     people.change_user("ada", is_admin=None, is_disabled=False, actor=BOSS)
@@ -97,8 +98,6 @@ def test_caller_has_current_user_rights_limited_by_token(people: Users, engine: 
     people.change_user("ada", is_admin=True, is_disabled=None, actor=BOSS)
     after = people.caller(token)
 
-    assert before is not None
-    assert after is not None
     assert (before.name, before.roles, before.is_admin) == ("ada", {"default": Role.MEMBER}, False)
     assert (before.scopes, before.only) == ({TokenScope.READ}, "default")
     assert after.is_admin

@@ -140,6 +140,16 @@ def count_report(request: Request, services: Services, job_id: str) -> None:
     _check_rate_limit(request, services, LimitClass.REPORT, job_id)
 
 
+def count_sign_in(request: Request, services: Services) -> None:
+    """Count one more request of a sign-in from an address.
+
+    Raises:
+        TooManyRequests: the address sent too many.
+    """
+    address = _address(request) or "nowhere"
+    _check_rate_limit(request, services, LimitClass.SIGN_IN, address)
+
+
 def _authenticate_worker(request: Request, services: Services, token: str | None) -> None:
     job_id: str = request.path_params["job_id"]
     if not services.tokens.is_worker(token or "", job_id):
@@ -187,9 +197,10 @@ def _caller_of_token(request: Request, services: Services, token: Token) -> Call
         raise _invalid_token(
             request, services, token.id, f"this access token {reason}; create another one"
         )
-    caller = services.users.caller(token)
-    if caller is None:
-        raise _invalid_token(request, services, token.id, f"the user {token.user} is disabled")
+    try:
+        caller = services.users.caller(token)
+    except Unauthenticated as error:
+        raise _invalid_token(request, services, token.id, error.detail) from error
     _note(lambda: services.access_tokens.record_use(token, now))
     return caller
 
@@ -272,7 +283,12 @@ def _check_rate_limit(
     taken = services.rate_limiter.acquire(kind, caller)
     request.state.traffic = taken
     if not taken.is_allowed:
-        what = {LimitClass.SPEND: "submissions", LimitClass.REPORT: "reports"}.get(kind, "requests")
+        names = {
+            LimitClass.SPEND: "submissions",
+            LimitClass.REPORT: "reports",
+            LimitClass.SIGN_IN: "requests of sign-ins",
+        }
+        what = names.get(kind, "requests")
         raise _too_many_requests(request, taken, f"more than {taken.limit} {what} in a minute")
 
 

@@ -15,7 +15,7 @@ from fastapi import Depends
 from holdfast.api.auth.authentication import TheCaller
 from holdfast.api.dependencies import TheServices
 from holdfast.domain.access.permissions import Action, Caller
-from holdfast.errors import StoreUnavailable
+from holdfast.errors import StoreUnavailable, Unauthenticated
 from holdfast.services import Services
 
 log = logging.getLogger(__name__)
@@ -52,7 +52,10 @@ class StreamAccess:
         token = self.services.access_tokens.get(self.caller.token_id)
         if token.refusal(self.services.clock.now()):
             return None
-        return self.services.users.caller(token)
+        try:
+            return self.services.users.caller(token)
+        except Unauthenticated:
+            return None
 
 
 def _stream_access(services: TheServices, caller: TheCaller) -> Iterator[StreamAccess]:

@@ -172,9 +172,7 @@ def list_tokens(
     if everybodys:
         caller.require(Action.MANAGE_SERVICE)
     tokens = services.access_tokens.list_tokens(caller.name or None, of_all=everybodys)
-    return [
-        _token_view(services, token) for token in tokens if caller.only in {None, token.project}
-    ]
+    return [token_view(services, token) for token in tokens if caller.only in {None, token.project}]
 
 
 @tokens_router.post("", status_code=201, response_model=NewTokenOut)
@@ -205,7 +203,7 @@ def add_token(
         parent=caller.token_id,
     )
     text, token = services.access_tokens.create(request, services.clock.now(), actor)
-    return NewTokenOut(token=text, kept=_token_view(services, token))
+    return NewTokenOut(token=text, kept=token_view(services, token))
 
 
 @tokens_router.post("/{token_id}/rotate", status_code=201, response_model=NewTokenOut)
@@ -216,7 +214,7 @@ def rotate_token(
     old = _mine(services, caller, token_id)
     _check_scopes(caller, old.scopes)
     text, token = services.access_tokens.rotate(token_id, services.clock.now(), actor)
-    return NewTokenOut(token=text, kept=_token_view(services, token))
+    return NewTokenOut(token=text, kept=token_view(services, token))
 
 
 @tokens_router.delete("/{token_id}", response_model=TokenOut)
@@ -225,7 +223,7 @@ def revoke_token(
 ) -> TokenOut:
     """Revoke a token with the sessions and tokens that it created. All are refused from now on."""
     _mine(services, caller, token_id)
-    return _token_view(
+    return token_view(
         services, services.access_tokens.revoke(token_id, services.clock.now(), actor)
     )
 
@@ -246,7 +244,8 @@ def _check_scopes(caller: Caller, scopes: frozenset[TokenScope]) -> None:
         )
 
 
-def _token_view(services: Services, token: Token) -> TokenOut:
+def token_view(services: Services, token: Token) -> TokenOut:
+    """Return a token without its text."""
     return TokenOut(
         id=token.id,
         name=token.name,
@@ -298,7 +297,13 @@ def add_user(body: UserIn, services: TheServices, actor: TheActor) -> UserOut:
 def change_user(
     user: UserName, body: UserChange, services: TheServices, actor: TheActor
 ) -> UserOut:
-    """Grant or withdraw the admin role of a user, or disable or enable them."""
+    """Change a user: the admin role, whether they are enabled, and the linked account."""
+    if body.subject is not None:
+        if (single_sign_on := services.single_sign_on) is None:
+            raise NotPossibleNow(
+                "subject: this service has no identity provider; set HOLDFAST_OIDC_ISSUER first"
+            )
+        single_sign_on.sign_ins.link(single_sign_on.issuer, user, body.subject, actor)
     changed = services.users.change_user(
         user, is_admin=body.is_admin, is_disabled=body.is_disabled, actor=actor
     )

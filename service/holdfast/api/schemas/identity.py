@@ -63,6 +63,12 @@ class UserChange(Schema):
     is_disabled: StrictBool | None = Field(
         default=None, description="True: disabled, and all tokens are revoked."
     )
+    subject: (
+        Annotated[str, StringConstraints(min_length=1, max_length=255, pattern=_LINE)] | None
+    ) = Field(
+        default=None,
+        description="Account at the identity provider (its claim `sub`) that signs in as this user from now on.",
+    )
 
 
 class UserOut(Schema):
@@ -72,6 +78,10 @@ class UserOut(Schema):
     is_admin: bool
     created_at: datetime
     disabled_at: datetime | None = Field(description="Null: enabled.")
+    confirmed_until: datetime | None = Field(
+        default=None,
+        description="When tokens stop unless the identity provider confirms the user; null: not a user of a provider.",
+    )
 
 
 class ProjectIn(Schema):
@@ -167,6 +177,41 @@ class SessionOut(Schema):
     user: str | None = Field(description="Null: the owner of the service.")
     csrf: str = Field(repr=False, description="Send it as `X-CSRF-Token` with every change.")
     ends_at: datetime = Field(description="Expiry, unless the session is used before.")
+
+
+class SignInOptionsOut(Schema):
+    """How users can sign in."""
+
+    provider: str | None = Field(
+        description="Host of the identity provider; null: with access tokens only."
+    )
+    failure: str | None = Field(
+        description="Why the last sign-in of this browser failed; null: it did not, or over a minute ago."
+    )
+
+
+class DeviceSignInOut(Schema):
+    """A sign-in to be completed in a browser on any machine."""
+
+    handle: str = Field(repr=False, description="Send it to poll for the token.")
+    user_code: str = Field(description="The person enters or compares it.")
+    verification_uri: str
+    verification_uri_complete: str | None = Field(description="The same with the code in it.")
+    expires_in_s: int
+    interval_s: int = Field(description="Seconds to wait between two polls.")
+
+
+class DevicePollIn(Schema):
+    """A sign-in to be polled."""
+
+    handle: Annotated[str, StringConstraints(min_length=1, max_length=16_384)]
+
+
+class DevicePollOut(Schema):
+    """The state of such a sign-in."""
+
+    token: NewTokenOut | None = Field(description="Null: not completed yet.")
+    slow_down: bool = Field(description="Wait for 5 seconds more between polls from now on.")
 
 
 class AuditEntryOut(Schema):

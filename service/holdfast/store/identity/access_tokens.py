@@ -100,7 +100,7 @@ class AccessTokens:
     ) -> tuple[str, Token]:
         """Create a token; return its text, which cannot be displayed again, and the stored token."""
         with writing(self._engine) as connection:
-            text, token = self._insert(connection, request, now)
+            text, token = self.insert(connection, request, now)
             if actor:
                 action = actor.audit_action("token.add", token.id, after=token.audit_fields)
                 audit_log.append(connection, action, now)
@@ -123,7 +123,7 @@ class AccessTokens:
                 if found is None:
                     if number and has_other:
                         return None, False
-                    self._insert(connection, NewToken(name="first"), now, (token_id, secret))
+                    self.insert(connection, NewToken(name="first"), now, (token_id, secret))
                     after = _token(_require_token(connection, token_id)).audit_fields
                     action = actor.audit_action("token.add", token_id, after=after)
                     audit_log.append(connection, action, now)
@@ -232,7 +232,7 @@ class AccessTokens:
                 lifetime=lasts,
                 parent=old.parent if actor.token_id in {None, old.id} else actor.token_id,
             )
-            text, new = self._insert(connection, request, now)
+            text, new = self.insert(connection, request, now)
             ends_at = min(filter(None, (old.expires_at, now + grace)))
             change = {"replaced_by": new.id, "expires_at": ends_at}
             connection.execute(update(tokens).where(tokens.c.id == token_id).values(**change))
@@ -245,20 +245,14 @@ class AccessTokens:
             audit_log.append(connection, action, now)
         return text, new
 
-    def _derive(self, number: int) -> tuple[str, str]:
-        """Return the id and the secret of a first token; they cannot be computed without the key."""
-        purposes = (f"first-token/{number}/{part}/1".encode() for part in ("id", "secret"))
-        name, secret = (hmac.new(self._key, one, hashlib.sha256).digest() for one in purposes)
-        return name.hex()[:12], base64.urlsafe_b64encode(secret).decode().rstrip("=")
-
-    def _insert(
+    def insert(
         self,
         connection: Connection,
         request: NewToken,
         now: datetime,
         content: tuple[str, str] | None = None,
     ) -> tuple[str, Token]:
-        """Insert a token with a random id and secret, or those of `content`."""
+        """Insert a token with a random id and secret, or those of `content`, without an audit entry."""
         token_id, secret = content or (secrets.token_hex(6), secrets.token_urlsafe(32))
         parent = _row(connection, request.parent) if request.parent else None
         ends = [
@@ -280,6 +274,12 @@ class AccessTokens:
         kept = _row(connection, token_id)
         assert kept, "the row was inserted above"
         return f"hf_{token_id}_{secret}", _token(kept)
+
+    def _derive(self, number: int) -> tuple[str, str]:
+        """Return the id and the secret of a first token; they cannot be computed without the key."""
+        purposes = (f"first-token/{number}/{part}/1".encode() for part in ("id", "secret"))
+        name, secret = (hmac.new(self._key, one, hashlib.sha256).digest() for one in purposes)
+        return name.hex()[:12], base64.urlsafe_b64encode(secret).decode().rstrip("=")
 
     def _mac(self, digest: str) -> str:
         return hmac.new(self._key, digest.encode(), hashlib.sha256).hexdigest()

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, Engine, delete, insert, select, update
 
 from holdfast.domain.access.audit import Actor
 from holdfast.domain.access.permissions import Caller, Role
-from holdfast.errors import Conflict, NotFound, NotPossibleNow
+from holdfast.errors import Conflict, NotFound, NotPossibleNow, Unauthenticated
 from holdfast.ports import Clock
 from holdfast.store import audit_log
 from holdfast.store.database import reading, writing
@@ -33,6 +33,19 @@ class User:
     created_at: datetime
     disabled_at: datetime | None
     """None: enabled."""
+    confirmed_until: datetime | None = None
+    """When tokens stop unless the identity provider confirms the user; None: never."""
+
+    def refusal(self, now: datetime) -> str:
+        """Why tokens of the user are refused, as a sentence; empty if they are not."""
+        if self.disabled_at is not None:
+            return f"the user {self.name} is disabled"
+        if self.confirmed_until is not None and self.confirmed_until <= now:
+            return (
+                f"the identity provider has not confirmed the user {self.name} since "
+                f"{self.confirmed_until:%Y-%m-%d %H:%M}Z; sign in again with holdfast login --sso, or in the dashboard"
+            )
+        return ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,8 +79,12 @@ class Users:
         with reading(self._engine) as connection:
             return connection.execute(select(users.c.name).limit(1)).first() is not None
 
-    def caller(self, token: Token) -> Caller | None:
-        """The caller with a token; None if its user is disabled."""
+    def caller(self, token: Token) -> Caller:
+        """The caller with a token.
+
+        Raises:
+            Unauthenticated: its user is disabled, or no longer confirmed by the identity provider.
+        """
         common: dict[str, Any] = {
             "scopes": token.scopes,
             "token_id": token.id,
@@ -79,8 +96,10 @@ class Users:
         with reading(self._engine) as connection:
             user = _user(connection, token.user)
             roles = {row.project: Role(row.role) for row in connection.execute(mine)}
-        if user is None or user.disabled_at is not None:
-            return None
+        if user is None:
+            raise Unauthenticated(f"the user {token.user} is disabled")
+        if reason := user.refusal(self._clock.now()):
+            raise Unauthenticated(reason)
         return Caller(name=user.name, is_admin=user.is_admin, roles=roles, **common)
 
     def users(self) -> list[User]:

@@ -13,7 +13,34 @@ users = Table(
     Column("is_admin", Boolean, nullable=False, doc="Administrator of the service."),
     Column("created_at", UtcTime, nullable=False),
     Column("disabled_at", UtcTime, nullable=True, doc="NULL: enabled."),
+    Column(
+        "confirmed_until",
+        UtcTime,
+        nullable=True,
+        doc="When tokens stop unless the identity provider confirms the user; NULL: never.",
+    ),
 )
+
+identities = Table(
+    "identities",
+    metadata,
+    Column("issuer", String(255), primary_key=True),
+    Column("subject", String(255), primary_key=True, doc="The account at the identity provider."),
+    Column("user", String(64), nullable=False, unique=True),
+    Column("created_at", UtcTime, nullable=False),
+    Column("granted", JSON, nullable=False, doc="Access that groups gave last."),
+    Column("due_at", UtcTime, nullable=False, index=True, doc="When the next check is due."),
+)
+
+sign_ins = Table(
+    "sign_ins",
+    metadata,
+    Column("id", String(32), primary_key=True),
+    Column("user", String(64), nullable=False, index=True),
+    Column("created_at", UtcTime, nullable=False),
+    Column("sealed", Text, nullable=False, doc="The refresh token, encrypted."),
+)
+"""Sign-ins at the identity provider with which users are checked."""
 
 projects = Table(
     "projects",
