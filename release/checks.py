@@ -98,15 +98,32 @@ def release_notes(root: Path, version: str, *, is_draft: bool = False) -> str:
     return f"# Holdfast {version}\n\n{_with_long_lines(notes)}\n"
 
 
+def images(root: Path) -> dict[str, list[str]]:
+    """Images of other projects by the file that names them: bases of the image, and services beside it."""
+    dockerfile = (root / "Dockerfile").read_text()
+    compose = (root / "docker-compose.yml").read_text()
+    return {
+        "Dockerfile": re.findall(r"^ARG \w+_IMAGE=(\S+)", dockerfile, re.MULTILINE),
+        "docker-compose.yml": [
+            name
+            for name in re.findall(r"^ +image: (\S+)", compose, re.MULTILINE)
+            if not name.startswith("holdfast")
+        ],
+    }
+
+
+def images_without_digest(root: Path) -> list[str]:
+    """Images of other projects that only a tag names, which their registry may move."""
+    return sorted({name for names in images(root).values() for name in names if "@" not in name})
+
+
 def _with_long_lines(text: str) -> str:
     """Join the lines of each paragraph and item: pages of releases show line breaks as they are."""
     return re.sub(r"(?<=\S)\n +(?=[^\s*])", " ", text)
 
 
 def _git(root: Path, *words: str) -> str:
-    done = subprocess.run(
-        ["git", "-C", root, *words], capture_output=True, text=True, check=False
-    )
+    done = subprocess.run(["git", "-C", root, *words], capture_output=True, text=True, check=False)
     if done.returncode:
         raise ReleaseError(f"a release is built from a checkout: {done.stderr.strip()}")
     return done.stdout

@@ -1,4 +1,4 @@
-"""The files of a release that users install: wheel, source distribution, chart and documentation.
+"""The files of a release that users install: wheel, source distribution, chart and image.
 
 Each is the same for the same commit, byte for byte: times are those of the commit, owners are root, names are sorted.
 """
@@ -23,7 +23,6 @@ from release.checks import ReleaseError
 SUMS: Final = "SHA256SUMS"
 NEEDED: Final = (
     "holdfast/web/index.html",
-    "holdfast/docs_site/index.html",
     "holdfast/_migrations/env.py",
     "holdfast/_docs/openapi.json",
 )
@@ -47,7 +46,7 @@ def build_distributions(root: Path, folder: Path, epoch: int) -> tuple[Path, Pat
         compare_wheels(wheel, Path(other, wheel.name))
     missing = [name for name in NEEDED if name not in zipfile.ZipFile(wheel).namelist()]
     if missing:
-        raise ReleaseError(f"{wheel.name} lacks {', '.join(missing)}: run make setup docs")
+        raise ReleaseError(f"{wheel.name} lacks {', '.join(missing)}: run make setup")
     return wheel, sdist
 
 
@@ -155,7 +154,12 @@ def run(words: list[str | Path], environment: os._Environ[str] | dict[str, str])
         ReleaseError: it fails; the message has the end of its output.
     """
     done = subprocess.run(
-        words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+        words,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
     )
     if done.returncode:
         command = " ".join(str(word) for word in words)

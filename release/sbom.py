@@ -13,8 +13,12 @@ import sys
 import tempfile
 import tomllib
 from collections.abc import Iterable, Mapping
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any, Final
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from release.checks import ReleaseError
 from release.packages import run
@@ -44,7 +48,9 @@ def write_sbom(root: Path, tools: Path, target: Path, version: str) -> Path:
     npm = [root / "dashboard/npm.sh", "sbom", "--sbom-format=cyclonedx", "--package-lock-only"]
     dashboard = json.loads(run([*npm, "--omit=dev"], os.environ))
     project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
-    bom = merge(python, dashboard, direct_requirements(project), version)
+    direct = direct_requirements(project)
+    names = {canonicalize_name(need.name) for need in direct}
+    bom = merge(python, dashboard, names, version, dependencies(direct))
     check_lock(bom, (root / "requirements.lock").read_text())
     target.write_text(json.dumps(bom, indent=2, sort_keys=True) + "\n")
     run([tools / "python", "-c", _VALIDATE, target], os.environ)
@@ -60,34 +66,66 @@ sys.exit(error and f"the bill of materials is invalid: {error}")
 """
 
 
-def direct_requirements(project: Mapping[str, Any]) -> set[str]:
-    """Names of all packages that Holdfast and its extras name themselves."""
+def direct_requirements(project: Mapping[str, Any]) -> list[Requirement]:
+    """What Holdfast and its extras require themselves."""
     extras = project["optional-dependencies"]
     texts = list(project["dependencies"])
     for extra in extras.keys() - NOT_DISTRIBUTED:
         texts += extras[extra]
-    names = {_normal(re.split(r"[^\w.-]", text, maxsplit=1)[0]) for text in texts}
-    return names - {_normal(project["name"])}
+    needs = [Requirement(text) for text in texts]
+    return [need for need in needs if need.name != project["name"]]
 
 
-def merge(python: Bom, dashboard: Bom, direct: Iterable[str], version: str) -> Bom:
+def dependencies(direct: Iterable[Requirement]) -> dict[str, set[str]]:
+    """The names of all needed packages, each with those that it needs here.
+
+    Only extras that are asked for count: cyclonedx-py would follow all, and so from a user's package to pytest.
+
+    Raises:
+        ReleaseError: one of them is not installed.
+    """
+    found: dict[str, set[str]] = {}
+    seen: set[tuple[str, frozenset[str]]] = set()
+    pending = list(direct)
+    while pending:
+        need = pending.pop()
+        name, extras = canonicalize_name(need.name), frozenset(need.extras)
+        if (name, extras) in seen:
+            continue
+        seen.add((name, extras))
+        try:
+            texts = distribution(name).requires or []
+        except PackageNotFoundError as error:
+            raise ReleaseError(f"{name} is not installed here: run make setup") from error
+        inner = [item for item in map(Requirement, texts) if _applies(item, extras)]
+        found.setdefault(name, set()).update(canonicalize_name(item.name) for item in inner)
+        pending += inner
+    return found
+
+
+def _applies(need: Requirement, extras: Iterable[str]) -> bool:
+    marker = need.marker
+    return marker is None or any(marker.evaluate({"extra": extra}) for extra in ("", *extras))
+
+
+def merge(
+    python: Bom, dashboard: Bom, direct: Iterable[str], version: str, edges: Mapping[str, set[str]]
+) -> Bom:
     """One bill of materials with Holdfast as its subject.
 
     It has no serial number and no time, so that it is the same for the same commit.
-
-    Raises:
-        ReleaseError: a direct requirement is not installed.
     """
-    refs = {_normal(part["name"]): part["bom-ref"] for part in python["components"]}
-    if missing := sorted(set(direct) - refs.keys()):
-        raise ReleaseError(f"{', '.join(missing)} is not installed here: run make setup")
-    edges = {item["ref"]: item.get("dependsOn", []) for item in python["dependencies"]}
-    needed = _reachable([refs[name] for name in direct], edges)
-    parts = [_public(part) for part in python["components"] if part["bom-ref"] in needed]
+    refs = {
+        canonicalize_name(part["name"]): part["bom-ref"].partition("+")[0]
+        for part in python["components"]
+    }
+    parts = [
+        _public(part) for part in python["components"] if canonicalize_name(part["name"]) in edges
+    ]
+    depends_on = {refs[name]: [refs[other] for other in others] for name, others in edges.items()}
     page = dashboard["metadata"]["component"]["bom-ref"]
-    scripts = {item["ref"]: item.get("dependsOn", []) for item in dashboard["dependencies"]}
-    edges |= scripts
-    first = sorted([*(refs[name] for name in direct), *scripts[page]])
+    depends_on |= {item["ref"]: item.get("dependsOn", []) for item in dashboard["dependencies"]}
+    first = sorted([*(refs[name] for name in direct), *depends_on[page]])
     parts += dashboard["components"]
     subject = {
         "type": "application",
@@ -98,7 +136,7 @@ def merge(python: Bom, dashboard: Bom, direct: Iterable[str], version: str) -> B
         "licenses": [{"license": {"id": "Apache-2.0"}}],
     }
     depends = [
-        {"ref": part["bom-ref"], "dependsOn": sorted(edges.get(part["bom-ref"], []))}
+        {"ref": part["bom-ref"], "dependsOn": sorted(depends_on.get(part["bom-ref"], []))}
         for part in parts
     ]
     return {
@@ -122,11 +160,11 @@ def check_lock(bom: Bom, lock: str) -> None:
         ReleaseError: they differ, or a package is not in the lock.
     """
     lines = (line.partition("==") for line in lock.splitlines() if not line.startswith("#"))
-    pinned = {_normal(name): pin for name, _, pin in lines}
+    pinned = {canonicalize_name(name): pin for name, _, pin in lines}
     for part in bom["components"]:
         if not part["purl"].startswith("pkg:pypi/") or _COMES_WITH_TORCH.match(part["name"]):
             continue
-        pin = pinned.get(_normal(part["name"]))
+        pin = pinned.get(canonicalize_name(part["name"]))
         if pin != part["version"]:
             raise ReleaseError(
                 f"{part['name']} is installed as {part['version']}, and requirements.lock has {pin}: run make setup"
@@ -137,24 +175,10 @@ _COMES_WITH_TORCH: Final = re.compile(r"nvidia-|cuda-|triton$")
 """The CUDA build of torch pins these itself; the lock leaves them out (tests/repository/test_lock.py)."""
 
 
-def _reachable(start: Iterable[str], edges: Mapping[str, list[str]]) -> set[str]:
-    seen: set[str] = set()
-    pending = list(start)
-    while pending:
-        ref = pending.pop()
-        if ref not in seen:
-            seen.add(ref)
-            pending += edges.get(ref, [])
-    return seen
-
-
 def _public(part: Bom) -> Bom:
     """A component without the build of this machine, such as `+cpu` of torch."""
     return part | {
+        "bom-ref": part["bom-ref"].partition("+")[0],
         "version": part["version"].partition("+")[0],
         "purl": part["purl"].partition("%2B")[0],
     }
-
-
-def _normal(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
