@@ -14,6 +14,7 @@ from release.checks import ReleaseError
 ROOT: Final = Path(__file__).parents[1]
 TOOLS: Final = ROOT / "build/release-tools/bin"
 HELM: Final = ROOT / "build/chart/bin/helm"
+DOCS: Final = ROOT / "service/holdfast/docs_site"
 
 
 def main() -> int:
@@ -60,6 +61,7 @@ def build(*, is_draft: bool, has_image: bool, is_checked: bool) -> Path:
     print(f"building Holdfast {version} of commit {checks.commit_of(ROOT)[:12]}")
     wheel, _ = packages.build_distributions(ROOT, folder, epoch)
     packages.package_chart(HELM, ROOT / "deploy/chart", folder, epoch)
+    packages.archive_folder(DOCS, folder / f"holdfast-docs-{version}.tar.gz", epoch)
     sbom.write_sbom(ROOT, TOOLS, folder / f"holdfast-{version}.cdx.json", version)
     (folder / "RELEASE_NOTES.md").write_text(notes)
     if has_image:

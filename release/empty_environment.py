@@ -21,7 +21,12 @@ from release.packages import run
 
 EXTRAS: Final = "service,postgres"
 """As in the image: no torch, which takes gigabytes and says nothing about the wheel."""
-PAGES: Final = {"/readyz": '"ready"', "/": "<title>Holdfast</title>", "/docs/errors": "#"}
+PAGES: Final = {
+    "/readyz": '"ready"',
+    "/": "<title>Holdfast</title>",
+    "/docs/": "Holdfast",
+    "/docs/errors": "#",
+}
 """Addresses that must answer, with a part of the answer."""
 _STARTS_WITHIN_S: Final = 120
 """A lower value fails releases on busy machines; a higher value delays the report of a service that hangs."""

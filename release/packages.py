@@ -1,4 +1,4 @@
-"""The files of a release that users install: wheel, source distribution, chart and image.
+"""The files of a release that users install: wheel, source distribution, chart, image and documentation.
 
 Each is the same for the same commit, byte for byte: times are those of the commit, owners are root, names are sorted.
 """
@@ -23,6 +23,7 @@ from release.checks import ReleaseError
 SUMS: Final = "SHA256SUMS"
 NEEDED: Final = (
     "holdfast/web/index.html",
+    "holdfast/docs_site/index.html",
     "holdfast/_migrations/env.py",
     "holdfast/_docs/openapi.json",
 )
@@ -46,7 +47,7 @@ def build_distributions(root: Path, folder: Path, epoch: int) -> tuple[Path, Pat
         compare_wheels(wheel, Path(other, wheel.name))
     missing = [name for name in NEEDED if name not in zipfile.ZipFile(wheel).namelist()]
     if missing:
-        raise ReleaseError(f"{wheel.name} lacks {', '.join(missing)}: run make setup")
+        raise ReleaseError(f"{wheel.name} lacks {', '.join(missing)}: run make setup docs")
     return wheel, sdist
 
 

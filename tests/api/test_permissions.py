@@ -32,7 +32,9 @@ token of `boss` for the project `own`.
 TABLE = """
 open              GET /healthz
 open              GET /readyz
+open              GET /docs
 open              GET /docs/{name}
+open              GET /docs/{path:path}
 open              GET /
 open              GET /jobs/{job_id}
 open              GET /preemptions
