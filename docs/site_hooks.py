@@ -2,6 +2,7 @@
 
 * The navigation is `index.md`, which a test holds complete.
 * CONTRIBUTING.md and CHANGELOG.md are pages, too. Links to other files outside of `docs` become their text.
+* Lists are indented as Python-Markdown expects.
 * Scripts are in files, because the service allows no inline scripts.
 
 MkDocs calls functions by their names, `on_...`, with arguments by name. They run in the environment of
@@ -27,6 +28,7 @@ OUTSIDE: Final = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changel
 """Pages of the site that are files beside `docs`, by their path in the checkout."""
 _LINK: Final = re.compile(r"(?<!!)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
 _CODE: Final = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
+_ITEM: Final = re.compile(r"([*-]|\d+\.) +")
 _SCRIPT: Final = re.compile(r"<script>(.*?)</script>", re.DOTALL)
 _SCRIPTS: Final = "assets/inline"
 _scripts: dict[str, str] = {}
@@ -85,8 +87,36 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
             return text
         return f"[{text}]({posixpath.relpath(target, posixpath.dirname(page.file.src_uri) or '.')})"
 
-    parts = _CODE.split(markdown)
+    parts = _CODE.split(with_wide_lists(markdown))
     return "".join(part if n % 2 else _LINK.sub(replace, part) for n, part in enumerate(parts))
+
+
+def with_wide_lists(markdown: str) -> str:
+    """Indent what belongs to an item of a list by four spaces: Python-Markdown ends the item otherwise."""
+    lines: list[str] = []
+    items: list[
+        tuple[int, int]
+    ] = []  # The columns of the contents of open items: as written, and wide.
+    is_code = has_blocks = False
+    for line in markdown.splitlines():
+        text = line.lstrip(" ")
+        indent = len(line) - len(text)
+        while text and not is_code and items and indent < items[-1][0]:
+            items.pop()
+        written, wide = items[-1] if items else (0, 0)
+        wide += max(indent - written, 0)
+        marker = None if is_code else _ITEM.match(text)
+        if marker and has_blocks and lines[-1]:
+            lines.append(
+                ""
+            )  # Otherwise the item would continue the last paragraph of the one before.
+        lines.append(" " * wide + text if items and text else line)
+        if text.startswith("```"):
+            is_code = not is_code
+        if marker:
+            items.append((indent + len(marker[0]), wide + 4))
+        has_blocks = bool(items) and not marker and (has_blocks or not text or is_code)
+    return "\n".join(lines) + "\n"
 
 
 def _target(url: str, source: str) -> str | None:
