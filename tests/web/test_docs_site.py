@@ -50,7 +50,7 @@ def test_pages_are_accessible(url: str, page: Page, theme: Theme, width: int) ->
 
         expect(page.get_by_role("heading", level=1)).to_be_visible()
         scheme = "slate" if theme == "dark" else "default"
-        expect(page.locator(f"[data-md-color-scheme={scheme}]")).to_have_count(1)
+        expect(page.locator(f"body[data-md-color-scheme={scheme}]")).to_have_count(1)
         assert violations(page) == []
         room = "document.documentElement.clientWidth - document.documentElement.scrollWidth"
         assert page.evaluate(room) >= 0
