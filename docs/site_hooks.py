@@ -148,6 +148,11 @@ def _without_inline_scripts(html: str, url: str) -> str:
         _scripts[name] = match[1]
         return f'<script src="{depth}/{name}"></script>'
 
+    # The theme gives the dialog of the search no name for screen readers.
+    html = html.replace(
+        'data-md-component="search" role="dialog"',
+        'data-md-component="search" role="dialog" aria-label="Search"',
+    )
     return _SCRIPT.sub(replace, html)
 
 

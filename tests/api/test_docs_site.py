@@ -85,6 +85,18 @@ def test_unchanged_files_are_not_sent_again(world: SimulatedService) -> None:
 
 
 @pytest.mark.usefixtures("site")
+def test_every_file_of_the_site_is_served(world: SimulatedService) -> None:
+    files = docs_site._site()
+
+    answers = {name: world.http.get(f"/docs/{name}") for name in files if "/" not in name}
+
+    assert len(answers) >= 2, "a page and a style sheet"
+    assert {name: answer.content for name, answer in answers.items()} == {
+        name: files[name].read_bytes() for name in answers
+    }
+
+
+@pytest.mark.usefixtures("site")
 def test_scripts_are_kept_for_ever(world: SimulatedService) -> None:
     names = re.findall(r'(?:src|href)="(assets/[^"]+\.(?:js|css))"', world.http.get("/docs/").text)
 

@@ -50,6 +50,8 @@ def read_page(name: str, request: Request) -> Response:
         body = pages[word].read_bytes()
         media = "text/markdown; charset=utf-8"
         return Response(body, media_type=media, headers={"Vary": "Accept"})
+    if (file := _site().get(name)) is not None:
+        return _send(request, name, file)
     if f"{name}/index.html" in _site():
         return RedirectResponse(f"{name}/")
     raise NotFound(f"there is no page {name}; available: {', '.join(sorted(pages))}")
