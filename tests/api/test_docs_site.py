@@ -56,7 +56,7 @@ def test_pages_have_addresses_without_file_names(world: SimulatedService) -> Non
 
 
 @pytest.mark.usefixtures("site")
-def test_reference_is_a_page_for_people_and_markdown_for_programs(world: SimulatedService) -> None:
+def test_reference_is_a_page_for_browsers_only(world: SimulatedService) -> None:
     person, program, file = (
         world.http.get("/docs/errors", headers=PERSON),
         world.http.get("/docs/errors"),

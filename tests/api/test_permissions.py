@@ -266,7 +266,7 @@ def status(
         "token_id": token_id,
         "name": "errors",
     }
-    url = path.format_map(defaultdict(lambda: "1", steps))
+    url = path.replace(":path}", "}").format_map(defaultdict(lambda: "1", steps))
     body = BODIES_OF.get(row.route)
     if "{secret}" in path:
         return caller.request(method, url).status_code

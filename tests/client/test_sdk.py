@@ -45,9 +45,7 @@ NOT_IN_THE_SDK = {
     "DELETE /v1/session": "browsers",
     "GET /v1/stream": "the dashboard",
     "GET /metrics": "Prometheus",
-    "GET /docs": "browsers",
     "GET /docs/{name}": "browsers",
-    "GET /docs/{path:path}": "browsers",
 }
 """Routes without a method, with who uses them."""
 KINDS = [

@@ -74,7 +74,7 @@ def local(kind: str) -> Iterator[tuple[str, str, str]]:
                 yield page, posixpath.normpath(posixpath.join(page, path)), anchor
 
 
-def test_every_page_of_the_docs_is_in_the_site_and_its_navigation() -> None:
+def test_site_and_navigation_have_every_page() -> None:
     pages = {
         path.relative_to(ROOT / "docs").with_suffix("").as_posix()
         for path in (ROOT / "docs").rglob("*.md")

@@ -1,4 +1,6 @@
-"""The documentation site at /docs: what `make docs` built, part of the wheel, and open to anyone like the dashboard's page.
+"""The documentation site at /docs, as `make docs` built it.
+
+It is part of the wheel, and open to anyone like the dashboard's page.
 
 The reference as Markdown, to which the `type` of a problem points, keeps its addresses: a browser that asks for one is led to
 the page of the site, a program gets Markdown.
@@ -88,7 +90,10 @@ def _send(request: Request, name: str, file: Path) -> Response:
 
 @lru_cache(maxsize=1024)
 def _read(file: Path, _mtime_ns: int) -> tuple[bytes, bytes, str]:
-    """Return a file, compressed, too, and its entity tag. A site has some hundred files, ten megabytes together."""
+    """Return a file as it is and compressed, and its entity tag.
+
+    A site has some hundred files, ten megabytes together.
+    """
     body = file.read_bytes()
     tag = f'W/"{hashlib.sha256(body).hexdigest()[:32]}"'
     return body, gzip.compress(body, mtime=0), tag

@@ -1,4 +1,4 @@
-"""The dashboard's files, as Vite built them. Its pages have addresses of their own, which the browser tells apart."""
+"""Files of the dashboard, served by the service as Vite built them."""
 
 from __future__ import annotations
 
