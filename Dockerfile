@@ -3,7 +3,7 @@
 # `--target skypilot` builds SkyPilot's API server instead, which has its own Python packages.
 
 # The base of every stage. `make release` warns while it has no digest (docs/decisions/0077).
-ARG PYTHON_IMAGE=python:3.11.15-slim-bookworm
+ARG PYTHON_IMAGE=docker.io/library/python:3.11.15-slim-bookworm
 
 FROM ${PYTHON_IMAGE} AS build
 ARG EXTRAS=service,postgres

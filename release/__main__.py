@@ -65,7 +65,9 @@ def build(*, is_draft: bool, has_image: bool, is_checked: bool) -> Path:
     sbom.write_sbom(ROOT, TOOLS, folder / f"holdfast-{version}.cdx.json", version)
     (folder / "RELEASE_NOTES.md").write_text(notes)
     if has_image:
-        packages.build_image(ROOT, folder / f"holdfast-{version}.oci.tar", _labels(version), epoch)
+        packages.build_image(
+            ROOT, folder / f"holdfast-{version}-image.tar", _labels(version), epoch
+        )
     if is_checked:
         print("installing the wheel into an empty environment")
         empty_environment.check_wheel(wheel, ROOT / "requirements.lock", version)

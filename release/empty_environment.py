@@ -42,16 +42,9 @@ def check_wheel(wheel: Path, lock: Path, version: str) -> None:
         folder = Path(text)
         run([sys.executable, "-m", "venv", folder / "venv"], _environment(folder))
         programs = folder / "venv/bin"
-        pip = [
-            programs / "python",
-            "-m",
-            "pip",
-            "install",
-            "--quiet",
-            "--disable-pip-version-check",
-        ]
-        run([*pip, "--constraint", lock, f"{wheel}[{EXTRAS}]"], _environment(folder))
-        run([programs / "python", "-m", "pip", "check"], _environment(folder))
+        pip = programs / "pip"
+        run([pip, "install", "--constraint", lock, f"{wheel}[{EXTRAS}]"], _environment(folder))
+        run([pip, "check"], _environment(folder))
         use_programs(programs, folder, version)
 
 
@@ -80,7 +73,7 @@ def use_programs(programs: Path, folder: Path, version: str) -> None:
 def _service(programs: Path, folder: Path) -> Iterator[str]:
     """Serve on a free port; yield the address."""
     log = folder / "service.txt"
-    words = [programs / "holdfast", "serve", "--port", "0"]
+    words: list[str | Path] = [programs / "holdfast", "serve", "--port", "0"]
     with log.open("w") as output:
         service = subprocess.Popen(
             words, env=_environment(folder), stdout=output, stderr=subprocess.STDOUT

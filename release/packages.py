@@ -15,6 +15,7 @@ import sys
 import tarfile
 import tempfile
 import zipfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -114,24 +115,20 @@ def write_checksums(folder: Path) -> Path:
     return folder / SUMS
 
 
-def build_image(root: Path, target: Path, labels: dict[str, str], epoch: int) -> Path:
-    """Build the image of the service into an OCI archive; return its path.
+def build_image(root: Path, target: Path, labels: Mapping[str, str], epoch: int) -> Path:
+    """Build the image of the service into an archive for `docker load`; return its path.
+
+    The format is Docker's: OCI's has no health check.
 
     Raises:
         ReleaseError: Buildah fails, as it does without access to the registry of the base image.
     """
     name = f"localhost/holdfast:{labels['org.opencontainers.image.version']}"
-    shown = [
-        f"--{kind}={key}={value}"
-        for key, value in labels.items()
-        for kind in ("label", "annotation")
-    ]
-    run(
-        ["buildah", "bud", "--format=oci", f"--timestamp={epoch}", *shown, f"--tag={name}", root],
-        os.environ,
-    )
+    shown = [f"--label={key}={value}" for key, value in labels.items()]
+    options = ["--format=docker", f"--timestamp={epoch}", *shown, f"--tag={name}"]
+    run(["buildah", "bud", *options, root], os.environ)
     target.unlink(missing_ok=True)
-    run(["buildah", "push", name, f"oci-archive:{target}:{name}"], os.environ)
+    run(["buildah", "push", "--format=v2s2", name, f"docker-archive:{target}:{name}"], os.environ)
     return target
 
 
@@ -148,7 +145,7 @@ def require_buildah() -> None:
         )
 
 
-def run(words: list[str | Path], environment: os._Environ[str] | dict[str, str]) -> str:
+def run(words: Sequence[str | Path], environment: Mapping[str, str]) -> str:
     """Run a program; return what it printed.
 
     Raises:

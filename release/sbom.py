@@ -42,10 +42,21 @@ def write_sbom(root: Path, tools: Path, target: Path, version: str) -> Path:
         raise ReleaseError(f"{tools}/cyclonedx-py is missing: run make release-tools")
     with tempfile.TemporaryDirectory() as folder:
         draft = Path(folder, "python.json")
-        options = ["--output-reproducible", "--spec-version", "1.6", "--output-file", draft]
+        options: list[str | Path] = [
+            "--output-reproducible",
+            "--spec-version",
+            "1.6",
+            "--output-file",
+            draft,
+        ]
         run([tools / "cyclonedx-py", "environment", *options, sys.executable], os.environ)
         python = json.loads(draft.read_text())
-    npm = [root / "dashboard/npm.sh", "sbom", "--sbom-format=cyclonedx", "--package-lock-only"]
+    npm: list[str | Path] = [
+        root / "dashboard/npm.sh",
+        "sbom",
+        "--sbom-format=cyclonedx",
+        "--package-lock-only",
+    ]
     dashboard = json.loads(run([*npm, "--omit=dev"], os.environ))
     project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
     direct = direct_requirements(project)
@@ -115,7 +126,7 @@ def merge(
 
     It has no serial number and no time, so that it is the same for the same commit.
     """
-    refs = {
+    refs: dict[str, str] = {
         canonicalize_name(part["name"]): part["bom-ref"].partition("+")[0]
         for part in python["components"]
     }

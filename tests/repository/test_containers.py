@@ -244,7 +244,9 @@ def test_image_is_based_on_one_pinned_slim_python() -> None:
     assert {base.partition(" ")[0] for base in bases} == {"${PYTHON_IMAGE}"}
     word, base = instructions()[0]
     assert word == "ARG"
-    assert re.fullmatch(rf"PYTHON_IMAGE=python:3\.11\.\d+-slim-[a-z]+{DIGEST}", base)
+    assert re.fullmatch(
+        rf"PYTHON_IMAGE=docker.io/library/python:3\.11\.\d+-slim-[a-z]+{DIGEST}", base
+    )
 
 
 def test_images_of_other_projects_have_exact_versions() -> None:

@@ -11,6 +11,7 @@ import secrets
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -24,6 +25,10 @@ from support.live_service import PATIENCE_S, free_port
 from support.requirements import skip_or_fail
 
 ROOT = Path(__file__).parents[3]
+sys.path.append(str(ROOT))
+
+from release import packages  # noqa: E402
+
 BASE = "docker.io/library/python:made-by-debootstrap"
 CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
 MIRROR: Final = os.environ.get("DEBIAN_MIRROR", "http://deb.debian.org/debian")
@@ -160,6 +165,26 @@ def test_health_check_and_command_are_recorded(buildah: Buildah, image: str) -> 
     assert config["Labels"]["org.opencontainers.image.title"] == "Holdfast"
     assert "healthz" in " ".join(config["Healthcheck"]["Test"])
     assert compose["services"]["holdfast"]["user"] == config["User"]
+
+
+@pytest.mark.timeout(600)
+def test_image_of_a_release_is_an_archive_with_labels(
+    buildah: Buildah, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places = f'graphroot = "{buildah.folder}/storage"\nrunroot = "{buildah.folder}/run"\n'
+    (tmp_path / "storage.conf").write_text(f'[storage]\ndriver = "vfs"\n{places}')
+    monkeypatch.setenv("CONTAINERS_STORAGE_CONF", str(tmp_path / "storage.conf"))
+    monkeypatch.setenv("BUILDAH_ISOLATION", "chroot")
+    (tmp_path / "Dockerfile").write_text('FROM scratch\nCOPY Dockerfile /\nHEALTHCHECK CMD ["x"]\n')
+    labels = {"org.opencontainers.image.version": "1.2.3"}
+
+    archive = packages.build_image(tmp_path, tmp_path / "image.tar", labels, 1_700_000_000)
+
+    pulled = buildah.run("pull", "--quiet", f"docker-archive:{archive}")
+    found = json.loads(buildah.run("inspect", "--type=image", pulled.splitlines()[-1]))["Docker"]
+    assert found["config"]["Labels"].items() >= labels.items()
+    assert found["config"]["Healthcheck"]["Test"] == ["CMD", "x"]
+    assert found["created"].startswith("2023-11-14")
 
 
 def _answer(url: str, service: subprocess.Popen[str]) -> httpx2.Response:
