@@ -23,7 +23,12 @@ def main(folder: Path, python: str) -> None:
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     folder.mkdir(parents=True, exist_ok=True)
     built = [python, "-m", "mkdocs", "build", "--quiet", "--site-dir", folder.resolve() / version]
-    subprocess.run(built, cwd=ROOT, env={**os.environ, "HOLDFAST_DOCS_VERSIONS": "1"}, check=True)
+    subprocess.run(
+        built,
+        cwd=ROOT,
+        env={**os.environ, "HOLDFAST_DOCS_VERSIONS": "1", "NO_MKDOCS_2_WARNING": "1"},
+        check=True,
+    )
     write_list(folder)
 
 

@@ -26,6 +26,13 @@ from release.checks import ReleaseError  # noqa: E402
 EPOCH = 1_700_000_000
 VERSION = checks.version_of(ROOT)
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+BUILT = ("service/holdfast/web", "service/holdfast/docs_site")
+"""What a release contains besides committed files."""
+
+
+def need_built_files() -> None:
+    if not all((ROOT / name / "index.html").exists() for name in BUILT):
+        skip_or_fail("needs the dashboard and the documentation site: run make setup docs")
 
 
 @pytest.fixture
@@ -287,12 +294,11 @@ def test_bill_of_materials_is_valid_and_repeatable(tmp_path: Path) -> None:
 @pytest.mark.timeout(900)
 def test_two_builds_of_a_commit_are_identical(tmp_path: Path) -> None:
     """Also from another folder, with another umask and other times."""
-    if not (ROOT / "service/holdfast/web/index.html").exists():
-        skip_or_fail("the dashboard is not built: run make setup")
+    need_built_files()
     other = tmp_path / "other"
     listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
     names = subprocess.check_output(listed, cwd=ROOT, text=True).split("\0")
-    built = (ROOT / "service/holdfast/web").rglob("*")
+    built = [path for name in BUILT for path in (ROOT / name).rglob("*")]
     for path in [*(ROOT / name for name in names if name), *built]:
         if path.is_file():
             copy = other / path.relative_to(ROOT)
@@ -312,8 +318,7 @@ def test_two_builds_of_a_commit_are_identical(tmp_path: Path) -> None:
 
 @pytest.mark.full
 def test_programs_of_an_environment_are_used(tmp_path: Path) -> None:
-    if not (ROOT / "service/holdfast/web/index.html").exists():
-        skip_or_fail("the dashboard is not built: run make setup")
+    need_built_files()
 
     empty_environment.use_programs(Path(sys.executable).parent, tmp_path, VERSION)
     with pytest.raises(ReleaseError, match=r"prints .*, without 9\.9\.9"):
