@@ -2,19 +2,29 @@
 # Jobs with `infra: local` run in this container and need EXTRAS=service,worker,postgres.
 # `--target skypilot` builds SkyPilot's API server instead, which has its own Python packages.
 
-FROM python:3.11.15-slim-bookworm AS build
+# The base of every stage. `make release` warns while it has no digest (docs/decisions/0077).
+ARG PYTHON_IMAGE=docker.io/library/python:3.11.15-slim-bookworm
+
+FROM ${PYTHON_IMAGE} AS build
 ARG EXTRAS=service,postgres
 WORKDIR /src
-COPY requirements.lock .
+COPY requirements.lock requirements-docs.lock release/tools.lock ./
 RUN pip install --no-cache-dir --constraint requirements.lock build hatchling
+RUN python -m venv /docs && /docs/bin/pip install --no-cache-dir --requirement requirements-docs.lock
+RUN python -m venv /tools && /tools/bin/pip install --no-cache-dir --requirement tools.lock
 COPY . .
 # Build the dashboard with a Node that exists only in this stage.
 RUN python -m venv .venv && dashboard/npm.sh ci --ignore-scripts && dashboard/npm.sh run build
+RUN NO_MKDOCS_2_WARNING=1 /docs/bin/python -m mkdocs build --quiet
 RUN python -m build --wheel --no-isolation --outdir /wheel
 RUN python -m venv /app \
-    && /app/bin/pip install --no-cache-dir --constraint requirements.lock "$(echo /wheel/*.whl)[${EXTRAS}]"
+    && /app/bin/pip install --no-cache-dir --constraint requirements.lock "$(echo /wheel/*.whl)[${EXTRAS}]" \
+    && /tools/bin/cyclonedx-py environment --output-reproducible --spec-version 1.6 --output-file /app/sbom.cdx.json /app/bin/python
 
-FROM python:3.11.15-slim-bookworm AS skypilot
+FROM ${PYTHON_IMAGE} AS skypilot
+LABEL org.opencontainers.image.title="SkyPilot for Holdfast" \
+    org.opencontainers.image.description="SkyPilot's API server, which asks Holdfast before it launches one of its jobs." \
+    org.opencontainers.image.licenses="Apache-2.0"
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends curl git netcat-openbsd openssh-client procps rsync socat \
     && rm -rf /var/lib/apt/lists/*
@@ -44,10 +54,15 @@ HEALTHCHECK --interval=10s --timeout=5s --start-period=60s --retries=6 \
 ENTRYPOINT ["python", "-m", "sky.server.server"]
 CMD ["--host=0.0.0.0", "--port=46580"]
 
-FROM python:3.11.15-slim-bookworm
+FROM ${PYTHON_IMAGE}
+# `make release` adds the version and the revision.
+LABEL org.opencontainers.image.title="Holdfast" \
+    org.opencontainers.image.description="Runs PyTorch training jobs on spot nodes: exact resume after preemptions, and a bill for every cent." \
+    org.opencontainers.image.licenses="Apache-2.0"
 RUN useradd --uid 10001 --create-home holdfast \
     && install --directory --owner=holdfast --group=holdfast --mode=0700 /var/lib/holdfast \
         /var/lib/holdfast/skypilot /var/lib/holdfast/skypilot-launches /var/lib/holdfast/wheels
+# With a bill of materials of its Python packages, /app/sbom.cdx.json.
 COPY --from=build /app /app
 ENV PATH=/app/bin:$PATH \
     HOLDFAST_HOME=/var/lib/holdfast \

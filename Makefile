@@ -11,11 +11,16 @@ READY := $(VENV)/.ready
 WEB := service/holdfast/web/index.html
 TRACKIO := build/trackio
 CHART := build/chart
+RELEASE_TOOLS := build/release-tools
+MKDOCS := build/docs-venv
+SITE := service/holdfast/docs_site/index.html
 AZURITE := build/azurite
 PROMTOOL := build/promtool/promtool
 OPENID_PROVIDER := build/openid-provider
 # Sources of the dashboard. Its types are generated from the OpenAPI description.
 PAGES := $(shell find dashboard -type f -not -path '*/node_modules/*' -not -name schema.d.ts) docs/reference/openapi.json
+# Sources of the documentation site.
+TEXTS := $(shell find docs -type f) mkdocs.yml pyproject.toml CONTRIBUTING.md CHANGELOG.md
 # Parallel test processes: three more than cores, because many tests wait. A lower value leaves cores idle; a higher value makes tests with ranks time out.
 JOBS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 8 ? n + 3 : 8)))
 # Tests that a run includes (tests/support/tiers.py).
@@ -23,7 +28,7 @@ TIER := test
 # Tests of make e2e and make check.
 NOT_RUN := --ignore=tests/e2e/fake_aws --ignore=tests/e2e/image --ignore=tests/test_conventions.py
 
-.PHONY: help setup demo test test-all test-added mistakes e2e e2e-image e2e-smoke skypilot trackio chart bench bench-checkpoint bench-dashboard bench-gpu bench-ingest bench-lost-ranks bench-planner bench-rank-failure bench-reads bench-recovery bench-slurm bench-step-overhead check clean dev lock chromium postgres slurm azurite openid-provider promtool screenshots wheel contract
+.PHONY: help setup demo test test-all test-added mistakes e2e e2e-image e2e-smoke skypilot trackio chart bench bench-checkpoint bench-dashboard bench-gpu bench-ingest bench-lost-ranks bench-planner bench-rank-failure bench-reads bench-recovery bench-slurm bench-step-overhead check clean dev lock chromium postgres slurm azurite openid-provider promtool screenshots wheel contract release release-tools docs docs-versions
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,7 +56,7 @@ dev: setup ## serve the dashboard from its sources, with live reload, in front o
 demo: setup ## run a job on this machine, preempt it three times, and compare it with an uninterrupted run
 	@$(BIN)/holdfast demo
 
-test: setup postgres slurm chromium skypilot trackio chart azurite openid-provider promtool ## run every behavior once, in about ten minutes on two idle cores; prints the ten slowest files
+test: setup postgres slurm chromium skypilot trackio chart azurite docs openid-provider promtool ## run every behavior once, in about ten minutes on two idle cores; prints the ten slowest files
 	@echo "not included: repetitions (make test-all); the real SkyPilot over a fake cloud: make e2e-smoke or make e2e (root, Debian, 5 GB)"
 	@# Without compiled files, each of a thousand processes would compile everything again, and each test process all assertions.
 	@# The tests of the dashboard run beside that.
@@ -128,8 +133,17 @@ bench-slurm: setup slurm ## compare the recovery time of a preempted Slurm job w
 screenshots: setup chromium ## take the pictures of the documentation again, from a demonstration
 	@PYTHONPATH=tests $(BIN)/python -m web.screenshots "$$(command -v chromium || command -v chromium-browser)"
 
-wheel: setup ## build the wheel with the dashboard, in dist/
+wheel: setup docs ## build the wheel with the dashboard and the documentation, in dist/
 	$(BIN)/python -m build --wheel --no-isolation --outdir dist
+
+docs: $(SITE) ## build the documentation site, which the service serves at /docs, and check its links
+
+docs-versions: setup docs ## add this version to a site with documentation of several versions: TO=/srv/www/docs
+	@test -n "$(TO)" || { echo "name the folder of the site: make docs-versions TO=/srv/www/docs" >&2; exit 1; }
+	@$(BIN)/python docs/site_versions.py "$(TO)" $(MKDOCS)/bin/python
+
+release: setup chart docs release-tools ## build every file of a release in dist/, and check the wheel in an empty environment; DRAFT=yes, IMAGE=no
+	@$(BIN)/python -m release $(if $(filter yes,$(DRAFT)),--draft) $(if $(filter no,$(IMAGE)),--no-image)
 
 contract: setup ## record the compatibility contract of this version; once for each release
 	mkdir -p build
@@ -145,7 +159,7 @@ check: setup ## check format, lint, types, import contracts, spelling and conven
 	$(BIN)/python -m pytest tests/test_conventions.py
 
 clean: ## delete everything that make created
-	rm -rf $(VENV) service/holdfast/web dashboard/node_modules dashboard/src/api/schema.d.ts build dist .demo .mypy_cache .ruff_cache .import_linter_cache .hypothesis .pytest_cache
+	rm -rf $(VENV) service/holdfast/web service/holdfast/docs_site dashboard/node_modules dashboard/src/api/schema.d.ts build dist .demo .mypy_cache .ruff_cache .import_linter_cache .hypothesis .pytest_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 lock: ## update requirements.lock to pyproject.toml, keeping the pinned versions
@@ -221,6 +235,23 @@ $(PROMTOOL): | $(READY)
 		if (cd $(@D) && apt-get -qq download prometheus 2>/dev/null && dpkg-deb --fsys-tarfile prometheus_*.deb | tar -x --strip-components=3 ./usr/bin/promtool && rm prometheus_*.deb); then exit 0; fi; \
 	fi; \
 	echo "promtool is not installed: the tests of alert rules will be skipped. On Debian: sudo apt-get install prometheus"
+
+# MkDocs has its own environment, as nothing else needs it. Without it, the service says that the site is not built.
+$(MKDOCS)/.ready: requirements-docs.lock | $(READY)
+	@{ $(BIN)/python -m venv $(MKDOCS) && $(MKDOCS)/bin/pip install --quiet --disable-pip-version-check -r $< && touch $@; } \
+		|| echo "MkDocs could not be installed: the documentation site is not built"
+
+$(SITE): $(TEXTS) | $(MKDOCS)/.ready
+	@if test -e $(MKDOCS)/.ready; then \
+		echo "building the documentation site"; \
+		NO_MKDOCS_2_WARNING=1 SOURCE_DATE_EPOCH=0 $(MKDOCS)/bin/python -m mkdocs build --quiet; \
+	fi
+
+# cyclonedx-py describes Python packages in a bill of materials. It has its own environment, as nothing else needs it.
+release-tools: $(RELEASE_TOOLS)/.ready
+
+$(RELEASE_TOOLS)/.ready: release/tools.lock | $(READY)
+	@$(BIN)/python -m venv $(RELEASE_TOOLS) && $(RELEASE_TOOLS)/bin/pip install --quiet --disable-pip-version-check -r $< && touch $@
 
 # The tests of stores at Azure run Microsoft's emulator, and are reported as skipped without it.
 azurite: $(AZURITE)/.ready

@@ -62,6 +62,7 @@ function PageFrame({ user, demo = null, canLeave, live, children }: PageFramePro
         <NavLink to="/" className="brand">Holdfast</NavLink>
         <nav aria-label="Pages">
           {MENU.map(({ path, title }) => <NavLink key={path} to={path} end>{title}</NavLink>)}
+          <a href="/docs/">Docs</a>
         </nav>
         <div className="row end">
           {live && <CommandPalette />}

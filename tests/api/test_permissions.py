@@ -32,7 +32,9 @@ token of `boss` for the project `own`.
 TABLE = """
 open              GET /healthz
 open              GET /readyz
+open              GET /docs
 open              GET /docs/{name}
+open              GET /docs/{path:path}
 open              GET /
 open              GET /jobs/{job_id}
 open              GET /preemptions
@@ -282,7 +284,7 @@ def status(
         "token_id": token_id,
         "name": "errors",
     }
-    url = path.format_map(defaultdict(lambda: "1", steps))
+    url = path.replace(":path}", "}").format_map(defaultdict(lambda: "1", steps))
     body = BODIES_OF.get(row.route)
     if "{secret}" in path:
         return caller.request(method, url).status_code

@@ -105,6 +105,9 @@ def test_wheel_contains_the_running_code(wheel_folder: Path) -> None:
     assert wire == (ROOT / "worker/holdfast_worker/protocol/environment.py").read_bytes()
     assert {"holdfast/domain/offers.yaml", "holdfast_worker/py.typed"} <= members
     assert not [name for name in members if "__pycache__" in name or name.endswith(".pyc")]
+    assert not [name for name in members if name.startswith("holdfast/docs_site/")], (
+        "no node needs it"
+    )
 
 
 def test_installed_worker_is_on_the_path(wheel_folder: Path, node: dict[str, str]) -> None:

@@ -40,7 +40,7 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = sorted([*DOCS.rglob("*.md"), *ROOT.glob("*.md")])
 COMMANDS = typer.main.get_command(app)
-GENERATED = {"service/holdfast/web"}
+GENERATED = {"service/holdfast/web", "service/holdfast/docs_site"}
 """Directories that `make setup` creates."""
 SOURCES = {".py", ".ts", ".tsx", ".md", ".json", ".yaml", ".yml", ".sbatch", ".toml"}
 

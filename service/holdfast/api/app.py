@@ -8,7 +8,7 @@ from typing import Any, Final
 from fastapi import FastAPI
 
 import holdfast
-from holdfast.api import problems, static_files
+from holdfast.api import docs_site, problems, static_files
 from holdfast.api.auth import route_policy
 from holdfast.api.dependencies import TheServices
 from holdfast.api.middleware.report_fast_path import ReportFastPath
@@ -104,7 +104,7 @@ _OF_SERVICE = (
     launchers.engine_router,
     launchers.launchers_router,
     prometheus.router,
-    static_files.pages_router,
+    docs_site.docs_router,
     static_files.web_router,
 )
 _ROUTERS: Final = (

@@ -1,7 +1,4 @@
-"""Files served by the service: the dashboard and the reference pages.
-
-The `type` of a problem links to a reference page.
-"""
+"""Files of the dashboard, served by the service as Vite built them."""
 
 from __future__ import annotations
 
@@ -10,8 +7,6 @@ import mimetypes
 from functools import cache
 from http import HTTPStatus
 from importlib import resources
-from importlib.resources.abc import Traversable
-from pathlib import Path
 from typing import Final
 
 from fastapi import Request, Response
@@ -19,27 +14,6 @@ from fastapi import Request, Response
 from holdfast.api.auth.route_policy import PAGES
 from holdfast.api.routing import Router
 from holdfast.errors import NotFound
-
-pages_router = Router(prefix="/docs", tags=["docs"])
-
-
-@pages_router.get(
-    "/{name}", response_class=Response, responses={200: {"content": {"text/markdown": {}}}}
-)
-def read_page(name: str) -> Response:
-    """Serve a page of the reference as Markdown: errors, events, settings, ..."""
-    pages = {page.name.removesuffix(".md"): page for page in _folder().iterdir()}
-    name = name.removesuffix(".md")  # The form in which the pages link to each other.
-    if name not in pages:
-        raise NotFound(f"there is no page {name}; available: {', '.join(sorted(pages))}")
-    return Response(pages[name].read_bytes(), media_type="text/markdown; charset=utf-8")
-
-
-def _folder() -> Traversable:
-    """Return `docs/reference` of an installed wheel, or of the checkout in an editable install."""
-    packaged = resources.files("holdfast") / "_docs"
-    return packaged if packaged.is_dir() else Path(__file__).parents[3] / "docs" / "reference"
-
 
 web_router = Router(include_in_schema=False)
 
@@ -69,7 +43,7 @@ def missing_page(request: Request) -> Response | None:
 
     None for programs and files.
     """
-    is_of_program = request.url.path.startswith(("/v1/", "/assets/"))
+    is_of_program = request.url.path.startswith(("/v1/", "/assets/", "/docs/"))
     is_read_by_person = "text/html" in request.headers.get("accept", "")
     if request.method != "GET" or is_of_program or not is_read_by_person or not _files():
         return None

@@ -29,7 +29,8 @@ _WHEEL: Final = (
     "Wheel-Version: 1.0\nGenerator: holdfast\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
 )
 _COPIED_METADATA: Final = ("METADATA", "entry_points.txt")
-_SKIPPED: Final = frozenset({"__pycache__", ".mypy_cache", ".ruff_cache"})
+_SKIPPED: Final = frozenset({"__pycache__", ".mypy_cache", ".ruff_cache", "docs_site"})
+"""Directories that no node needs: the documentation site would double the wheel."""
 
 
 def wheelhouse(folder: Path) -> Path:

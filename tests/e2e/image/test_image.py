@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import secrets
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -25,8 +25,11 @@ from support.live_service import PATIENCE_S, free_port
 from support.requirements import skip_or_fail
 
 ROOT = Path(__file__).parents[3]
-DOCKERFILE = (ROOT / "Dockerfile").read_text()
-BASE = f"docker.io/library/{re.findall(r'FROM (python:[^ ]+) AS build', DOCKERFILE)[0]}"
+sys.path.append(str(ROOT))
+
+from release import packages  # noqa: E402
+
+BASE = "docker.io/library/python:made-by-debootstrap"
 CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
 MIRROR: Final = os.environ.get("DEBIAN_MIRROR", "http://deb.debian.org/debian")
 
@@ -72,7 +75,7 @@ def buildah() -> Iterator[Buildah]:
 
 @pytest.fixture(scope="module")
 def base(buildah: Buildah) -> str:
-    """An image with the name of the official one: Debian with a `python` and a `pip`."""
+    """An image in place of the official one: Debian with a `python` and a `pip`."""
     system = buildah.folder / "base"
     packages = "--include=python3,python3-venv,ca-certificates"
     made = subprocess.run(
@@ -104,7 +107,15 @@ def image(buildah: Buildah, base: str) -> str:
     """The image of the service, built from this checkout."""
     name = "localhost/holdfast:test"
     shared = [f"--volume={path}:{path}:ro" for path in ("/etc/ssl/certs", "/etc/pip.conf", "/etc/npmrc") if Path(path).exists()]  # fmt: skip
-    buildah.run("bud", "--pull-never", "--format=docker", *shared, f"--tag={name}", ROOT)
+    buildah.run(
+        "bud",
+        "--pull-never",
+        "--format=docker",
+        *shared,
+        f"--build-arg=PYTHON_IMAGE={BASE}",
+        f"--tag={name}",
+        ROOT,
+    )
     return name
 
 
@@ -116,6 +127,8 @@ def test_image_serves_without_root(buildah: Buildah, image: str) -> None:
     assert config["User"] == "10001:10001"
     assert buildah.run("run", container, "--", "id", "-u") == "10001"
     assert "holdfast" in buildah.run("run", container, "--", "holdfast", "--version")
+    bill = json.loads(buildah.run("run", container, "--", "cat", "/app/sbom.cdx.json"))
+    assert {"fastapi", "holdfast-train"} <= {part["name"] for part in bill["components"]}
     port, home = free_port(), buildah.folder / "home"
     home.mkdir()
     (home / "key").write_text(secrets.token_hex(32))
@@ -131,7 +144,7 @@ def test_image_serves_without_root(buildah: Buildah, image: str) -> None:
     words = ("holdfast", "serve", "--host", "127.0.0.1", "--port", str(port))
     service = buildah.start("run", *settings, container, "--", *words)
     try:
-        for path in ("/healthz", "/readyz", "/"):
+        for path in ("/healthz", "/readyz", "/", "/docs/"):
             answer = _answer(f"http://127.0.0.1:{port}{path}", service)
             assert answer.status_code == 200, (path, answer.text)
         assert (home / "token").read_text().startswith("hf_")
@@ -149,8 +162,29 @@ def test_health_check_and_command_are_recorded(buildah: Buildah, image: str) -> 
 
     assert config["Entrypoint"] == ["holdfast"]
     assert config["Cmd"] == ["serve", "--host", "0.0.0.0"]
+    assert config["Labels"]["org.opencontainers.image.title"] == "Holdfast"
     assert "healthz" in " ".join(config["Healthcheck"]["Test"])
     assert compose["services"]["holdfast"]["user"] == config["User"]
+
+
+@pytest.mark.timeout(600)
+def test_image_of_a_release_is_an_archive_with_labels(
+    buildah: Buildah, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places = f'graphroot = "{buildah.folder}/storage"\nrunroot = "{buildah.folder}/run"\n'
+    (tmp_path / "storage.conf").write_text(f'[storage]\ndriver = "vfs"\n{places}')
+    monkeypatch.setenv("CONTAINERS_STORAGE_CONF", str(tmp_path / "storage.conf"))
+    monkeypatch.setenv("BUILDAH_ISOLATION", "chroot")
+    (tmp_path / "Dockerfile").write_text('FROM scratch\nCOPY Dockerfile /\nHEALTHCHECK CMD ["x"]\n')
+    labels = {"org.opencontainers.image.version": "1.2.3"}
+
+    archive = packages.build_image(tmp_path, tmp_path / "image.tar", labels, 1_700_000_000)
+
+    pulled = buildah.run("pull", "--quiet", f"docker-archive:{archive}")
+    found = json.loads(buildah.run("inspect", "--type=image", pulled.splitlines()[-1]))["Docker"]
+    assert found["config"]["Labels"].items() >= labels.items()
+    assert found["config"]["Healthcheck"]["Test"] == ["CMD", "x"]
+    assert found["created"].startswith("2023-11-14")
 
 
 def _answer(url: str, service: subprocess.Popen[str]) -> httpx2.Response:

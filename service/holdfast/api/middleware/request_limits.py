@@ -18,7 +18,7 @@ from holdfast_worker.protocol.reports import MAX_BODY_BYTES
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from holdfast.api import problems
+from holdfast.api import docs_site, problems
 from holdfast.api.routing import CODE_PATH
 from holdfast.api.schemas.service import Problem
 from holdfast.code_upload.tree import BODY_BYTES
@@ -26,6 +26,7 @@ from holdfast.errors import BadRequest, HoldfastError, NotFound
 from holdfast.log_context import log_context
 from holdfast.rate_limit import MINUTE_S, RateLimitResult
 
+_TRUSTED_TYPES: Final = "require-trusted-types-for 'script'"
 _POLICY: Final = (
     "default-src 'none'",
     "script-src 'self'",
@@ -36,7 +37,7 @@ _POLICY: Final = (
     "form-action 'self'",
     "base-uri 'none'",
     "frame-ancestors 'none'",
-    "require-trusted-types-for 'script'",
+    _TRUSTED_TYPES,
 )
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._-]{8,32}")
 """Ids that are accepted from clients: they are stored in the audit log, which has room for 32 characters."""
@@ -51,6 +52,8 @@ HEADERS: Final = {
     "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
 }
 """The service's version, and browser restrictions: only pages of the service may display and read responses."""
+_DOCS_POLICY: Final = "; ".join(part for part in _POLICY if part != _TRUSTED_TYPES)
+"""For the documentation site: the script of its theme shows search results without trusted types."""
 
 
 class RequestLimits:
@@ -72,6 +75,8 @@ class RequestLimits:
                 headers = MutableHeaders(scope=message)
                 headers["X-Request-ID"] = request_id
                 headers.update(HEADERS)
+                if scope["path"].startswith(f"{docs_site.PREFIX}/"):
+                    headers["Content-Security-Policy"] = _DOCS_POLICY
                 # Restricted data must not be cached by intermediaries, nor shown after a logout.
                 headers.setdefault("Cache-Control", "no-store")
                 if taken := scope["state"].get("traffic"):
