@@ -20,14 +20,19 @@ STEPS = 80
 
 
 def submitted(
-    service: Service, nodes: int | dict[str, int] = 2, steps: int = STEPS, options: str = ""
+    service: Service,
+    nodes: int | dict[str, int] = 2,
+    *,
+    steps: int = STEPS,
+    step_s: float = 0.1,
+    options: str = "",
 ) -> str:
     """Submit a job on two nodes, and wait until the first one would wait for a lost one."""
     job = service.submit(
         name="replaced",
         workdir=str(EXAMPLE),
         num_nodes=nodes,
-        run=f"holdfast-worker run train.py --steps {steps} --step-seconds 0.1 {options}",
+        run=f"holdfast-worker run train.py --steps {steps} --step-seconds {step_s} {options}",
         holdfast={
             "checkpoint": {
                 "store": f"file://{service.folder}/store",
@@ -136,11 +141,12 @@ def test_sharded_job_keeps_its_other_node(
 
 def test_elastic_job_trains_on_fewer_nodes(service: Service) -> None:
     service.end(signal.SIGTERM)
-    # The replacement comes after 15 to 45 seconds; on a busy machine, the first node needs more than 7 to start the ranks.
-    service.environment["HOLDFAST_LOCAL_PROVISION_S"] = "30"
+    # The replacement comes after 12 to 36 seconds; on a busy machine, the first node needs more than 7 to start the ranks.
+    service.environment["HOLDFAST_LOCAL_PROVISION_S"] = "24"
     service.start()
-    steps = 700
-    job = submitted(service, {"min": 1, "max": 2}, steps)
+    # Long steps: they mostly wait, so that the job takes 80 seconds on a busy machine too.
+    steps = 200
+    job = submitted(service, {"min": 1, "max": 2}, steps=steps, step_s=0.4)
 
     kill_guard(service, job)
     degraded = service.until(job, lambda job: job["state"] == "degraded")
