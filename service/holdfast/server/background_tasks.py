@@ -20,8 +20,8 @@ from holdfast.background.notifier import Notifier
 from holdfast.background.price_watcher import PriceWatcher
 from holdfast.background.report_import import ReportImporter
 from holdfast.background.retention import CheckpointCollector, RetentionSettings
-from holdfast.background.store_requests import MeteredBuckets
 from holdfast.background.sign_in_checks import SignInChecks
+from holdfast.background.store_requests import MeteredBuckets
 from holdfast.background.sweep_stopper import SweepStopper
 from holdfast.domain.checkpoints.retention import GracePeriods
 from holdfast.domain.jobfile.spec import Engine

@@ -55,8 +55,8 @@ from holdfast.server.recorded_market import market_parameters
 from holdfast.server.single_sign_on import open_single_sign_on
 from holdfast.services import Services
 from holdfast.settings import Settings, SimulatedMarketSettings, own_variable
-from holdfast.storage import CheckpointBuckets, StorePolicy
 from holdfast.single_sign_on.flows import SingleSignOn
+from holdfast.storage import CheckpointBuckets, StorePolicy
 from holdfast.store.audit_log import AuditLog
 from holdfast.store.channels import Channels
 from holdfast.store.code import CodeTable
@@ -171,14 +171,13 @@ def build(
     )
     clock, launchers, intervals = around.clock, around.launchers, poll_intervals(settings)
     records = _records(settings, engine, secret, around)
-    journal, planners = records.journal, records.planners
     reconciler = _reconciler(around, intervals, worker_url, tokens, records)
     health_monitor = LauncherHealthMonitor(launchers, clock)
     anchor = AuditAnchor(settings.audit_head_file, AuditLog(engine, clock))
     controller = ControllerThread(reconciler, intervals, health_monitor)
     services = Services(
         engine=engine,
-        journal=journal,
+        journal=records.journal,
         queries=Queries(engine),
         leases=records.leases,
         tokens=tokens,
@@ -188,11 +187,11 @@ def build(
         launchers=launchers,
         launches=launch_book,
         prices=around.prices,
-        reconciler_planners=planners,
+        reconciler_planners=records.planners,
         clock=clock,
         confinement=around.confinement,
         uploads=around.uploads,
-        open_bucket=_open_bucket(settings, around, journal),
+        open_bucket=_open_bucket(settings, around, records.journal),
         runs_node_commands=settings.node_commands,
         billing_rules=settings.billing_rules,
         resource_prices=open_resource_prices(settings.resource_prices),
