@@ -112,7 +112,10 @@ def test_worker_token_only_reports_for_its_own_job(
     foreign = world.http.post(f"/v1/jobs/{other}/reports", json=empty, headers=token)
     look = world.http.get(f"/v1/jobs/{mine}", headers=token)
 
-    assert (own.status_code, own.json()) == (200, {"next": 1, "leave_within_s": None, "drills": []})
+    assert (own.status_code, own.json()) == (
+        200,
+        {"next": 1, "leave_within_s": None, "stop": None, "drills": []},
+    )
     assert foreign.status_code == 401
     assert look.status_code == 403
 

@@ -57,7 +57,7 @@ def test_gap_is_answered_with_the_expected_report_number(world: SimulatedService
 
     answer = _send(world, job, _report(5, step=5, values={}))
 
-    assert answer.json() == {"next": 1, "leave_within_s": None, "drills": []}
+    assert answer.json() == {"next": 1, "leave_within_s": None, "stop": None, "drills": []}
     assert world.http.get(f"/v1/jobs/{job}/metrics").json() == []
 
 
@@ -97,7 +97,7 @@ def test_replaced_ranks_keep_the_job_training(world: SimulatedService) -> None:
     answer = _send(world, job, report)
 
     after = world.http.get(f"/v1/jobs/{job}").json()
-    assert answer.json() == {"next": n + 1, "leave_within_s": None, "drills": []}
+    assert answer.json() == {"next": n + 1, "leave_within_s": None, "stop": None, "drills": []}
     assert (after["state"], after["step"]) == ("training", body["step"])
     assert [after[name] for name in ("attempt", "failures", "preemptions")] == [1, 0, 0]
     [event] = [
@@ -141,7 +141,7 @@ def test_known_reports_of_a_newer_worker_are_accepted(world: SimulatedService) -
         headers=world.worker_token(job),
     )
 
-    assert answer.json() == {"next": 5, "leave_within_s": None, "drills": []}
+    assert answer.json() == {"next": 5, "leave_within_s": None, "stop": None, "drills": []}
     assert [p["step"] for p in world.http.get(f"/v1/jobs/{job}/metrics").json()] == [1, 2]
     assert mustered.status_code != 422
 
@@ -183,6 +183,29 @@ def test_stopping_job_reports_the_remaining_time_to_its_worker(
     assert left_s == [None, SAVE_GRACE_S, 1, 0]
 
 
+@pytest.mark.parametrize(
+    ("stop", "stopping", "state", "stopped"),
+    [
+        ("cancel", "cancelled", "cancelled", "cancelled"),
+        ("pause", "paused", "paused", "paused"),
+    ],
+)
+def test_worker_learns_what_becomes_of_its_job(
+    world: SimulatedService, stop: str, stopping: str, state: str, stopped: str
+) -> None:
+    """Its trackers show it."""
+    job = world.submit()["id"]
+    before = _send(world, job)
+    world.http.post(f"/v1/jobs/{job}/{stop}")
+
+    response = _send(world, job)
+    world.until(job, state)
+    after = _send(world, job)
+
+    found = [answer.json()["stop"] for answer in (before, response, after)]
+    assert found == [None, stopping, stopped]
+
+
 def test_job_is_polled_at_once_after_its_worker_left(
     world: SimulatedService,
 ) -> None:
@@ -212,7 +235,7 @@ def test_worker_learns_its_attempt_after_the_next_observation(
     assert result.json() == {"attempt": 1, "next": 4, "before": 3}, (
         "the simulated worker has also reported"
     )
-    assert reported.json() == {"next": 4, "leave_within_s": None, "drills": []}
+    assert reported.json() == {"next": 4, "leave_within_s": None, "stop": None, "drills": []}
 
 
 def test_replaced_worker_is_fenced(world: SimulatedService) -> None:

@@ -310,7 +310,7 @@ class Run:
         """
         if self._tracker:
             raise RuntimeError("call log_to() once")
-        self._tracker = TrackerRun(tracker)
+        self._tracker = TrackerRun(tracker, self._run_dir, has_service=bool(self._config.url))
         self._shutdown.on_exit(self._metrics.close_tracker, is_local=True)
 
     def beat(self) -> None:

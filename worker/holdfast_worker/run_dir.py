@@ -26,6 +26,7 @@ from holdfast_worker.protocol.environment import (
     TRAINED_FILE,
     WAITS_FILE,
 )
+from holdfast_worker.protocol.reports import JobStop
 
 HINT_FILE: Final = "hint.json"
 """Written by the wrapper on a rebalance recommendation of the cloud.
@@ -42,6 +43,10 @@ GPUS_FILE: Final = "gpus.json"
 """Written by the wrapper of node 0: the newest readings of the GPUs of all nodes."""
 GPU_FAULTS_FILE: Final = "gpu-faults.json"
 """Written by the process that reports them: the faults of GPUs that are reported."""
+STOP_FILE: Final = "stop.json"
+"""Written by the process that delivers reports: `{"stop": ...}`, what becomes of a job that stops."""
+TRACKER_FILE: Final = "tracker.json"
+"""Written by rank 0 while the run of a tracker is open (`telemetry.open_trackers`)."""
 EPOCH_FILE: Final = "epoch"
 """Written by rank 0: the epoch that it has claimed in the store, if the launcher assigned none."""
 FAILURE_FILE: Final = "failure.json"
@@ -81,7 +86,7 @@ class RunDir:
 
     def clear(self) -> None:
         """Remove the files of an earlier run, except a notice or a hint, which may precede this run."""
-        for name in (TRAINED_FILE, EPOCH_FILE, GPUS_FILE, GPU_FAULTS_FILE):
+        for name in (TRAINED_FILE, EPOCH_FILE, GPUS_FILE, GPU_FAULTS_FILE, STOP_FILE, TRACKER_FILE):
             (self.path / name).unlink(missing_ok=True)
         self.mark_snapshots(are_kept=False)
         self.withdraw_waiting()
@@ -316,6 +321,29 @@ class RunDir:
         """The faults of GPUs that are reported."""
         faults = (read_json(self.path / GPU_FAULTS_FILE) or {}).get("faults")
         return frozenset(map(str, faults)) if isinstance(faults, list) else frozenset()
+
+    def record_stop(self, stop: JobStop) -> None:
+        """Record what becomes of the job, as it stops."""
+        _replace(self.path / STOP_FILE, json.dumps({"stop": stop}))
+
+    def stop(self) -> JobStop | None:
+        """What becomes of the job; None while it does not stop, as far as known."""
+        return JobStop.parse((read_json(self.path / STOP_FILE) or {}).get("stop"))
+
+    def record_tracker(self, text: str) -> None:
+        """Record the open run of a tracker. Only this user can read it: addresses may have passwords."""
+        file = self.path / TRACKER_FILE
+        file.unlink(missing_ok=True)
+        with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as opened:
+            opened.write(text)
+
+    def open_tracker(self) -> dict[str, object] | None:
+        """The open run of a tracker; None without one."""
+        return read_json(self.path / TRACKER_FILE)
+
+    def clear_tracker(self) -> None:
+        """Record that no run of a tracker is open."""
+        (self.path / TRACKER_FILE).unlink(missing_ok=True)
 
     def record_failure(self, failure: Failure) -> None:
         """Record which rank failed first."""

@@ -51,7 +51,8 @@ def open_reports(config: Config) -> Reporter:
         GpuReports(RunDir(config.run_dir), reports).start()
     if config.url and not config.is_delivered_by_wrapper and config.is_numbered:
         client = ServiceClient(config.url, config.job, config.token)
-        sender = ReportSender(client, config.spool, config.attempt)
+        run_dir = RunDir(config.run_dir) if config.run_dir else None
+        sender = ReportSender(client, config.spool, config.attempt, run_dir=run_dir)
         sender.start()
         atexit.register(sender.close)
     return reports

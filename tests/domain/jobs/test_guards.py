@@ -5,17 +5,19 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from holdfast.domain.events import CancelRequested, Cause, Event, Guard, LeftReason
+from holdfast.domain.events import CancelRequested, Cause, Event, Guard, GuardTripped, LeftReason
 from holdfast.domain.jobfile.limits import Limits
 from holdfast.domain.jobs.guards import (
     SAVE_GRACE_S,
     grace_ms,
     ms_until_trip,
+    stop_of,
     trip,
     trip_without_observation,
 )
 from holdfast.domain.jobs.job import Job
 from holdfast.domain.jobs.lifecycle import fold
+from holdfast_worker.protocol.reports import JobStop
 from hypothesis import given
 from hypothesis import strategies as st
 from support.events import (
@@ -354,3 +356,21 @@ def test_untrained_retry_after_a_fatal_exit_is_stopped() -> None:
     assert tripped(job(*EXPENSIVE, *again), 41) is Guard.NO_RETRY
     assert tripped(job(*EXPENSIVE, *again, training(42, attempt=2)), 43) is None
     assert tripped(job(*EXPENSIVE, *again, worker_left(1, attempt=2)), 43) is None
+
+
+@pytest.mark.parametrize(
+    ("events", "stop"),
+    [
+        ((), None),
+        ((CancelRequested(at=at(19)),), JobStop.CANCELLED),
+        ((pausing(19),), JobStop.PAUSED),
+        ((pausing(19), paused(20)), JobStop.PAUSED),
+        ((GuardTripped(at=at(19), guard=Guard.MAX_COST, detail="spent"),), JobStop.PAUSED),
+        ((GuardTripped(at=at(19), guard=Guard.SAME_CRASH, detail="again"),), JobStop.FAILED),
+        ((finished(20),), None),
+    ],
+)
+def test_worker_of_a_stopping_job_learns_what_becomes_of_it(
+    events: tuple[Event, ...], stop: JobStop | None
+) -> None:
+    assert stop_of(job(*EXPENSIVE, *events)) is stop

@@ -43,6 +43,8 @@ class ReportServer:
     """Incarnations that have to register again."""
     leave_within_s: float | None = None
     """Time that the job gets to exit; None for no exit request."""
+    stop: str | None = None
+    """What becomes of the job, if it stops."""
     drills: list[dict[str, Any]] = field(default_factory=list)
     """Requests to end nodes, which each response repeats."""
     knows_oldest: bool = True
@@ -127,6 +129,7 @@ class ReportServer:
             return {
                 "next": kept[-1] + 1 if kept else 1,
                 "leave_within_s": self.leave_within_s,
+                "stop": self.stop,
                 "drills": self.drills,
             }
 

@@ -15,9 +15,10 @@ from holdfast_worker.config import Config
 from holdfast_worker.distributed.process_group import ProcessGroup
 from holdfast_worker.optional_imports import import_optional
 from holdfast_worker.protocol.environment import Exit
-from holdfast_worker.protocol.reports import ReportKind
+from holdfast_worker.protocol.reports import JobStop, ReportKind
 from holdfast_worker.run import Run
-from holdfast_worker.run_dir import ExitReason
+from holdfast_worker.run_dir import TRACKER_FILE, ExitReason, RunDir
+from holdfast_worker.telemetry.open_trackers import end_open_tracker
 from holdfast_worker.telemetry.reporter import Reporter
 from holdfast_worker.telemetry.trackers import (
     EXIT_TAG,
@@ -29,7 +30,9 @@ from holdfast_worker.telemetry.trackers import (
     WandB,
 )
 from holdfast_worker.watchdog.heartbeat import HeartbeatWriter
+from support.live_service import free_port
 from support.requirements import skip_or_fail
+from worker.support.report_server import ReportServer
 from worker.support.run_driver import RunDriver
 
 JOB = "j1abc"
@@ -44,13 +47,28 @@ FAILED = ExitReason("failed", Exit.FAILED, 30, "ValueError: no such layer", 2)
 REPLACED = ExitReason("failed", Exit.FENCED, 30, "attempt 2 has taken over")
 
 
-def attempt(tracker: Tracker, begin: int, end: int, left: ExitReason = FINISHED) -> None:
+def attempt(
+    tracker: Tracker,
+    begin: int,
+    end: int,
+    left: ExitReason = FINISHED,
+    run_dir: RunDir | None = None,
+) -> None:
     """Log the steps after `begin` up to `end`, with a tenth of the step as loss."""
-    series = TrackerRun(tracker)
+    series = TrackerRun(tracker, run_dir)
     series.open(JOB, begin)
     for step in range(begin + 1, end + 1):
         series.write(step, {"loss": step / 10})
     series.close(left)
+
+
+def stopped(folder: Path, stop: JobStop | None) -> RunDir:
+    """A run directory in which the service says what becomes of the job, if it stops."""
+    folder.mkdir(exist_ok=True)
+    run_dir = RunDir(folder)
+    if stop:
+        run_dir.record_stop(stop)
+    return run_dir
 
 
 def require(package: str) -> None:
@@ -133,10 +151,18 @@ def test_tensorboard_series_is_rewound_with_the_run(tmp_path: Path) -> None:
 
 def test_weights_and_biases_series_has_each_step_once(tmp_path: Path) -> None:
     require("wandb")
-    ends = {"finished": FINISHED, "failed": FAILED, "preempted": PREEMPTED, "replaced": REPLACED}
-    for name, left in ends.items():
-        (tmp_path / name).mkdir()
-        attempt(WandB("lessons", mode="offline", dir=str(tmp_path / name)), 0, 3, left)
+    ends = {
+        "finished": (FINISHED, None),
+        "failed": (FAILED, None),
+        "preempted": (PREEMPTED, None),
+        "replaced": (REPLACED, None),
+        "cancelled": (PREEMPTED, JobStop.CANCELLED),
+        "paused": (PREEMPTED, JobStop.PAUSED),
+        "limit": (PREEMPTED, JobStop.FAILED),
+    }
+    for name, (left, stop) in ends.items():
+        run_dir = stopped(tmp_path / name, stop)
+        attempt(WandB("lessons", mode="offline", dir=str(tmp_path / name)), 0, 3, left, run_dir)
     import_optional("wandb", "wandb").teardown()  # It writes the rest of its files.
 
     found = {}
@@ -152,6 +178,9 @@ def test_weights_and_biases_series_has_each_step_once(tmp_path: Path) -> None:
         "failed": (3, 0, [1]),
         "preempted": (3, 1, [75]),
         "replaced": (3, 1, [76]),
+        "cancelled": (3, 0, [255]),
+        "paused": (3, 1, [75]),
+        "limit": (3, 0, [1]),
     }
 
 
@@ -183,13 +212,17 @@ def test_mlflow_series_has_each_step_once(tmp_path: Path) -> None:
         [run] = client.search_runs([experiment])
         return run.info.status, run.data.tags.get(EXIT_TAG, "")
 
-    for begin, end, left in (
-        (0, 20, PREEMPTED),
-        (20, 30, FAILED),
-        (20, 30, REPLACED),
-        (20, 40, FINISHED),
+    for number, (begin, end, left, stop) in enumerate(
+        (
+            (0, 20, PREEMPTED, None),
+            (20, 20, PREEMPTED, JobStop.PAUSED),
+            (20, 20, PREEMPTED, JobStop.CANCELLED),
+            (20, 30, FAILED, None),
+            (20, 30, REPLACED, None),
+            (20, 40, FINISHED, JobStop.CANCELLED),
+        )
     ):
-        series = TrackerRun(MLflow(uri, "lessons"))
+        series = TrackerRun(MLflow(uri, "lessons"), stopped(tmp_path / str(number), stop))
         series.open(JOB, begin)
         seen.append(status()[0])
         for step in range(begin + 1, end + 1):
@@ -201,6 +234,10 @@ def test_mlflow_series_has_each_step_once(tmp_path: Path) -> None:
     assert seen == [
         "RUNNING",
         ("SCHEDULED", "preempted at step 20"),
+        "RUNNING",
+        ("SCHEDULED", "paused at step 20"),
+        "RUNNING",
+        ("KILLED", "cancelled at step 20"),
         "RUNNING",
         ("FAILED", failed),
         "RUNNING",
@@ -344,3 +381,75 @@ def test_tracker_of_a_wrapped_run_sees_its_end(
     found, _, _ = driver.run_wrapper(str(script), str(out), behavior)
 
     assert (found, out.read_text()) == (code, words)
+
+
+@pytest.mark.parametrize("stop", [None, *JobStop])
+def test_tracker_of_a_wrapped_run_sees_the_end_of_its_job(
+    tmp_path: Path, stop: JobStop | None
+) -> None:
+    service, port = ReportServer(stop=stop), free_port()
+    driver = RunDriver(tmp_path, extra={"HOLDFAST_URL": f"http://127.0.0.1:{port}"})
+    script, out = tmp_path / "train.py", tmp_path / "out"
+    script.write_text(ENDING)
+
+    with service.opened(port):
+        code, _, _ = driver.run_wrapper(str(script), str(out), "leaves")
+
+    assert (code, out.read_text()) == (Exit.PREEMPTED, f"{stop or 'preempted'} 3 ")
+
+
+KILLED = """
+import os
+import sys
+
+import torch
+from holdfast_worker import Run
+from holdfast_worker.telemetry.trackers import MLflow
+
+run = Run.start()
+model = run.wrap(torch.nn.Linear(2, 1))
+run.track(model=model)
+run.log_to(MLflow(sys.argv[1], "lessons"))
+for number, x in enumerate(run.steps([torch.ones(1, 2)] * 5, total=5)):
+    model(x).sum().backward()
+    run.log(loss=1.0)
+    if number == 2:
+        os.kill(os.getpid(), 9)
+"""
+
+
+def test_wrapper_ends_the_run_of_a_killed_rank(tmp_path: Path) -> None:
+    require("mlflow")
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    client = import_optional("mlflow", "mlflow").MlflowClient(uri)
+    experiment = client.create_experiment("lessons")
+    driver = RunDriver(tmp_path)
+    script = tmp_path / "train.py"
+    script.write_text(KILLED)
+
+    code, _, _ = driver.run_wrapper(str(script), uri)
+
+    [run] = client.search_runs([experiment])
+    assert (code, run.info.status) == (128 + 9, "FAILED")
+    assert run.data.tags[EXIT_TAG].startswith("failed at step ")
+    assert not (driver.run_dir / TRACKER_FILE).exists()
+
+
+def test_wrapper_says_why_a_run_could_not_be_ended(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_dir = RunDir(tmp_path)
+    run_dir.record_tracker(
+        json.dumps({"tracker": "MLflow", "arguments": {"uri": "ftp://x", "experiment": "e"}, "job": JOB, "step": 2})
+    )  # fmt: skip
+
+    end_open_tracker(run_dir, FAILED)
+
+    assert "the end of the attempt is not shown in MLflow: " in capsys.readouterr().err
+
+
+def test_record_of_an_open_run_is_private(tmp_path: Path) -> None:
+    """The address of a tracker may have a password."""
+    RunDir(tmp_path).record_tracker("{}")
+
+    assert (tmp_path / TRACKER_FILE).stat().st_mode & 0o777 == 0o600

@@ -34,10 +34,14 @@ class ExitReport:
         GpuReports(self._run_dir, reporter).report_last()
         if self._last_exit_report() > self._earlier_exit_report:
             return
+        reporter.worker_left(self.exit_reason(code))
+
+    def exit_reason(self, code: int) -> ExitReason:
+        """Why the ranks have ended, with the exit code of the wrapper."""
         left = self._run_dir.exit_reason()
         step = left.step if left else self._last_step()
         detail = left.detail if left else self._failure_detail(code)
-        reporter.worker_left(ExitReason(self._reason(code), code, step, detail))
+        return ExitReason(self._reason(code), code, step, detail)
 
     def write_restart(self, cause: FailureCause) -> None:
         """Report that the ranks have ended and start again; a later exit is a different one."""

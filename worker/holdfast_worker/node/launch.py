@@ -41,6 +41,7 @@ from holdfast_worker.storage import open_store
 from holdfast_worker.telemetry.delivery import ReportSender
 from holdfast_worker.telemetry.incarnation import Incarnation
 from holdfast_worker.telemetry.nvml import open_gpus
+from holdfast_worker.telemetry.open_trackers import end_open_tracker
 from holdfast_worker.telemetry.service_client import ServiceClient, Superseded
 from holdfast_worker.telemetry.store_relay import StoreRelay
 from holdfast_worker.topology.nodes import RankLayout, Topology
@@ -121,6 +122,7 @@ class NodeLauncher:
             if self._exit_report and code != Exit.FENCED:
                 self._gpus.publish(is_last=True)
                 self._exit_report.write(code)
+                end_open_tracker(self._run_dir, self._exit_report.exit_reason(code))
             if not self._topology.node_rank and code not in {
                 Exit.PREEMPTED,
                 Exit.FENCED,
@@ -280,7 +282,10 @@ def _open_report_sender(
     name = incarnation.name if incarnation else None
     client = ServiceClient(config.url, config.job, config.token, name)
     relay = _open_store_relay(config, config.spool, incarnation)
-    return ReportSender(client, config.spool, config.attempt, incarnation, relay=relay)
+    run_dir = RunDir(config.run_dir) if config.run_dir else None
+    return ReportSender(
+        client, config.spool, config.attempt, incarnation, relay=relay, run_dir=run_dir
+    )
 
 
 def _open_store_relay(

@@ -12,6 +12,7 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -22,6 +23,7 @@ from holdfast_worker.clock import now
 from holdfast_worker.console import log_info
 from holdfast_worker.protocol.reports import MAX_BODY_BYTES, Report
 from holdfast_worker.protocol.spool_segments import START, SpoolPosition
+from holdfast_worker.run_dir import RunDir
 from holdfast_worker.storage.retry import JITTER
 from holdfast_worker.telemetry.incarnation import Incarnation, ReportOffset
 from holdfast_worker.telemetry.service_client import (
@@ -80,17 +82,19 @@ class ReportSender:
         *,
         keepalive_s: float = KEEPALIVE_S,
         relay: StoreRelay | None = None,
+        run_dir: RunDir | None = None,
     ) -> None:
         """`incarnation` registers before it reports; None: the launcher numbers the attempts.
 
-        `relay` takes undelivered
-        reports; None: they wait in the spool only."""
+        `relay` takes undelivered reports; None: they wait in the spool only. `run_dir` receives what becomes of a job that stops.
+        """
         self._client = client
         self._directory = directory
         self._attempt = attempt
         self._incarnation = incarnation
         self._keepalive_s = keepalive_s
         self._relay = relay
+        self._run_dir = run_dir
         self._delivery = relay.delivery if relay else DeliveryState()
         self._gaps = set[int]()
         self._closing = threading.Event()
@@ -267,6 +271,9 @@ class ReportSender:
         # A launcher that numbers attempts also sends them notices with a deadline, and expects none to exit before that.
         if answer.leave_within_s is not None and self._incarnation and not self.leave_by:
             self.leave_by = now() + timedelta(seconds=answer.leave_within_s)
+        if answer.stop and self._run_dir:
+            with suppress(OSError):  # Only trackers need it.
+                self._run_dir.record_stop(answer.stop)
         for drill in answer.drills:
             if drill.requested_at not in self._known_drills:
                 self._known_drills.add(drill.requested_at)

@@ -28,6 +28,7 @@ from holdfast_worker.protocol.reports import (
     RENDEZVOUS_PATH,
     REPORTS_PATH,
     GroupDrill,
+    JobStop,
     Leader,
     Meeting,
     Registration,
@@ -76,6 +77,8 @@ class DeliveryResponse:
     leave_within_s: float | None
     """Seconds in which the job is to save its work and exit; None without such a request."""
     drills: Sequence[GroupDrill] = ()
+    stop: JobStop | None = None
+    """What becomes of the job, if it stops."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +152,7 @@ class ServiceClient:
                 None if within_s is None else float(within_s),
                 # A service of an earlier version requests none.
                 [_group_drill(each) for each in reply.get("drills", ())],
+                JobStop.parse(reply.get("stop")),
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ServiceUnreachable(f"malformed response: {error}") from error

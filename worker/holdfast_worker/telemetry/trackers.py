@@ -2,11 +2,15 @@
 
 A step that is recomputed after a resume appears once in a series: a tracker either drops its old points of that step, or
 does not receive them again. The run has the status of the job, as far as its worker knows it: it is not finished before the job is.
+If rank 0 is killed, the wrapper ends its run (`open_trackers`).
 """
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Mapping
+from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final, Protocol, runtime_checkable
@@ -15,14 +19,24 @@ from holdfast_worker.console import log_info
 from holdfast_worker.optional_imports import import_optional
 from holdfast_worker.protocol.environment import Exit
 from holdfast_worker.protocol.release import requirement
-from holdfast_worker.run_dir import ExitReason
+from holdfast_worker.protocol.reports import JobStop
+from holdfast_worker.run_dir import ExitReason, RunDir
 
 JOB_TAG: Final = "holdfast.job"
 """Tag of an MLflow run with the id of its job."""
 
-
 EXIT_TAG: Final = "holdfast.exit"
 """Tag of an MLflow run with the end of its newest attempt."""
+
+STOP_ANSWER_S: Final = 2.0
+"""How long a rank that leaves waits for what the service says of the job, if it has a tracker with a status.
+A lower value shows more cancelled jobs as preempted; a higher value delays the exit from a node that is terminated."""
+
+POLL_S: Final = 0.05
+"""Interval of looks for that answer. A lower value burns a core; a higher value delays the exit."""
+
+WANDB_KILLED: Final = 255
+"""Exit code with which Weights & Biases shows a run as killed, as after Ctrl+C (`wandb.sdk.lib.exit_hooks`)."""
 
 
 class AttemptOutcome(StrEnum):
@@ -31,15 +45,20 @@ class AttemptOutcome(StrEnum):
     FINISHED = "finished"
     PREEMPTED = "preempted"
     """It saved its work and left; another attempt resumes the run."""
+    PAUSED = "paused"
+    """It saved its work and left; the run continues when a user resumes the job."""
+    CANCELLED = "cancelled"
     FAILED = "failed"
     REPLACED = "replaced"
     """Another attempt has taken over the run, and decides on its status."""
 
     @classmethod
-    def of(cls, left: ExitReason) -> AttemptOutcome:
-        """The outcome of an exit."""
+    def of(cls, left: ExitReason, stop: JobStop | None = None) -> AttemptOutcome:
+        """The outcome of an exit; `stop`: what becomes of the job, if it stops."""
         if left.exit_code == Exit.FENCED:
             return cls.REPLACED
+        if stop and left.reason == cls.PREEMPTED:
+            return cls(stop)
         return cls(left.reason)
 
 
@@ -102,7 +121,8 @@ class WandB:
 
     def __init__(self, project: str, **init: Any) -> None:
         self.errors: tuple[type[Exception], ...] = ()
-        self._init = {"project": project, **init}
+        self.arguments: Mapping[str, Any] = {"project": project, **init}
+        """Arguments with which another process can open its run."""
         self._run: Any = None
         self._exit_code = 0
 
@@ -110,7 +130,7 @@ class WandB:
         """Open the run of the job, or resume it."""
         wandb = import_optional("wandb", "wandb")
         self.errors = (wandb.Error, OSError)
-        self._run = wandb.init(**{"id": job, "name": job, "resume": "allow", **self._init})
+        self._run = wandb.init(**{"id": job, "name": job, "resume": "allow", **self.arguments})
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """Write one row, unless the run has this step."""
@@ -119,10 +139,18 @@ class WandB:
 
     def end(self, outcome: AttemptOutcome, left: ExitReason) -> None:
         """Set the exit code of the run, and whether another attempt will resume it."""
-        if outcome is not AttemptOutcome.FINISHED:
-            self._exit_code = left.exit_code
-        if outcome in {AttemptOutcome.PREEMPTED, AttemptOutcome.REPLACED}:
-            self._run.mark_preempting()
+        match outcome:
+            case AttemptOutcome.FINISHED:
+                self._exit_code = 0
+            case AttemptOutcome.CANCELLED:
+                self._exit_code = WANDB_KILLED
+            case AttemptOutcome.FAILED:
+                # A worker that reached a limit leaves with the code of a preemption.
+                is_limit = left.exit_code == Exit.PREEMPTED
+                self._exit_code = int(Exit.FAILED) if is_limit else left.exit_code
+            case _:
+                self._exit_code = left.exit_code
+                self._run.mark_preempting()
 
     def close(self) -> None:
         """Flush and finish the run."""
@@ -134,6 +162,8 @@ class MLflow:
 
     def __init__(self, uri: str, experiment: str) -> None:
         self.errors: tuple[type[Exception], ...] = ()
+        self.arguments: Mapping[str, Any] = {"uri": uri, "experiment": experiment}
+        """Arguments with which another process can open its run."""
         self._uri, self._experiment = uri, experiment
         self._client: Any = None
         self._run_id = ""
@@ -174,7 +204,9 @@ class MLflow:
                 self._client.set_terminated(self._run_id, "FINISHED")
             case AttemptOutcome.FAILED:
                 self._client.set_terminated(self._run_id, "FAILED")
-            case AttemptOutcome.PREEMPTED:
+            case AttemptOutcome.CANCELLED:
+                self._client.set_terminated(self._run_id, "KILLED")
+            case AttemptOutcome.PREEMPTED | AttemptOutcome.PAUSED:
                 self._client.update_run(self._run_id, status="SCHEDULED")
             case AttemptOutcome.REPLACED:
                 pass
@@ -188,7 +220,9 @@ class Trackio:
 
     def __init__(self, project: str, **init: Any) -> None:
         self.errors: tuple[type[Exception], ...] = ()
-        self._project, self._init = project, init
+        self.arguments: Mapping[str, Any] = {"project": project, **init}
+        """Arguments with which another process can open its run."""
+        self._project = project
         self._trackio: Any = None
         self._known_step = 0
 
@@ -198,7 +232,7 @@ class Trackio:
         self.errors = (OSError, RuntimeError)
         store = import_optional("trackio.sqlite_storage", "trackio").SQLiteStorage
         self._known_step = (store.get_max_step_for_run(self._project, job) if job else None) or 0
-        trackio.init(**{"project": self._project, "name": job, "resume": "allow", **self._init})
+        trackio.init(**{"name": job, "resume": "allow", **self.arguments})
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """Write one row, unless the run has this step."""
@@ -220,8 +254,13 @@ class Trackio:
 class TrackerRun:
     """Sends points of a run to a tracker until the tracker fails."""
 
-    def __init__(self, tracker: Tracker) -> None:
+    def __init__(
+        self, tracker: Tracker, run_dir: RunDir | None = None, *, has_service: bool = False
+    ) -> None:
+        """`run_dir` is read for what becomes of the job, if it `has_service`."""
         self._tracker: Tracker | None = tracker
+        self._run_dir = run_dir
+        self._has_service = has_service
 
     def open(self, job: str | None, step: int) -> None:
         """Open the tracker.
@@ -234,6 +273,8 @@ class TrackerRun:
                 self._tracker.open(job, step)
             except self._tracker.errors as error:
                 self._disable(error)
+            else:
+                self._record(self._tracker, job, step)
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """Write the values of a step."""
@@ -249,14 +290,43 @@ class TrackerRun:
             tracker, self._tracker = self._tracker, None
             try:
                 if isinstance(tracker, ShowsOutcome):
-                    tracker.end(AttemptOutcome.of(left), left)
+                    tracker.end(AttemptOutcome.of(left, self._stop(left)), left)
                 tracker.close()
             except tracker.errors as error:
                 self._disable(error)
+            else:
+                self._clear_record()
+
+    def _stop(self, left: ExitReason) -> JobStop | None:
+        """What becomes of the job.
+
+        The service says so with each delivery, thus at the latest with that of this exit.
+        """
+        if not self._run_dir or left.reason != AttemptOutcome.PREEMPTED:
+            return None
+        until_s = time.monotonic() + (STOP_ANSWER_S if self._has_service else 0.0)
+        while (stop := self._run_dir.stop()) is None and time.monotonic() < until_s:
+            time.sleep(POLL_S)
+        return stop
+
+    def _record(self, tracker: Tracker, job: str | None, step: int) -> None:
+        """Record the open run for the wrapper, which ends it if this process is killed."""
+        if not (job and self._run_dir and isinstance(tracker, MLflow | Trackio | WandB)):
+            return
+        record = {"tracker": type(tracker).__name__, "arguments": tracker.arguments, "job": job, "step": step}  # fmt: skip
+        # Without the record, for example of arguments that are objects, only the next attempt corrects the run's status.
+        with suppress(OSError, TypeError, ValueError):
+            self._run_dir.record_tracker(json.dumps(record))
+
+    def _clear_record(self) -> None:
+        if self._run_dir:
+            with suppress(OSError):
+                self._run_dir.clear_tracker()
 
     def _disable(self, error: Exception) -> None:
         # Training is worth more than its metrics.
         self._tracker = None
+        self._clear_record()
         log_info(f"the tracker failed and is disabled for this attempt: {error}")
 
 

@@ -18,7 +18,7 @@ from holdfast.api.schemas.workers import (
 )
 from holdfast.domain.access.permissions import WORKER_GRACE
 from holdfast.domain.jobs.drills import group_drills, ms_until_drill
-from holdfast.domain.jobs.guards import grace_ms
+from holdfast.domain.jobs.guards import grace_ms, stop_of
 from holdfast.errors import HoldfastError, NotObservedYet
 from holdfast.services import Services
 from holdfast.store.rendezvous import ArrivingNode
@@ -108,7 +108,8 @@ def reports_reply(services: Services, body: ReportsIn, taken: Accepted) -> tuple
         ]
         return ReportsOut(next=taken.next, leave_within_s=within_s, drills=asked), False
     is_goodbye = any(item.kind == ReportKind.WORKER_LEFT for item in body.reports)
-    return ReportsOut(next=taken.next, leave_within_s=left_ms / 1000), is_goodbye
+    stop = taken.job and stop_of(taken.job)
+    return ReportsOut(next=taken.next, leave_within_s=left_ms / 1000, stop=stop), is_goodbye
 
 
 def release_nodes(services: Services, job_id: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Any, Final
 
+from holdfast_worker.protocol.reports import JobStop
 from pydantic import Field
 
 from holdfast.api.schemas.base import Schema, WorkerSchema
@@ -68,6 +69,9 @@ class ReportsOut(Schema):
     next: int = Field(description="Number of the next expected report.")
     leave_within_s: float | None = Field(
         description="Seconds in which the worker must save and exit, as on a notice; null if it may continue."
+    )
+    stop: JobStop | None = Field(
+        default=None, description="What becomes of the job, while it stops; null otherwise."
     )
     drills: list[GroupDrillOut] = Field(
         default=[], description="Node groups that users have asked to preempt."

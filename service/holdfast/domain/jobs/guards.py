@@ -11,8 +11,10 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Final, Protocol
 
+from holdfast_worker.protocol.reports import JobStop
+
 from holdfast.domain.billing.running_cost import MS_PER_HOUR, ms_until
-from holdfast.domain.events import Guard, GuardTripped
+from holdfast.domain.events import Guard, GuardTripped, Outcome
 from holdfast.domain.jobfile.limits import Limits, format_usd
 from holdfast.domain.jobs.job import Job, State
 
@@ -92,6 +94,21 @@ def grace_ms(job: Job, now: datetime) -> int | None:
     if job.stop_asked_at is None:
         return None
     return max(0, ms_until(job.stop_asked_at + timedelta(seconds=SAVE_GRACE_S), now))
+
+
+def stop_of(job: Job) -> JobStop | None:
+    """What becomes of a job whose worker is asked to exit; None if another launch follows by itself."""
+    match job.state, job.outcome:
+        case ((State.PAUSING | State.PAUSED), _):
+            return JobStop.PAUSED
+        case State.STOPPING, _:
+            return JobStop.FAILED if job.guard else JobStop.CANCELLED
+        case State.ENDED, Outcome.CANCELLED:
+            return JobStop.CANCELLED
+        case State.ENDED, Outcome.FAILED:
+            return JobStop.FAILED
+        case _:
+            return None
 
 
 def _first(job: Job, reached: Sequence[tuple[Guard, str]], now: datetime) -> GuardTripped | None:
