@@ -86,6 +86,9 @@ class Settings(BaseSettings):
     """SQLAlchemy URL of the database. Absent: SQLite in the home directory."""
     log_format: LogFormat = "text"
     """Format of the service's log on standard error: `text`, or `json` with one object per line."""
+    otlp_endpoint: str | None = None
+    """Address of an OpenTelemetry collector for traces, which speaks OTLP over HTTP, such as
+    `http://localhost:4318`. Absent: no traces."""
     shares_home: bool = True
     """Whether all replicas share the home directory. False: uploaded code is stored in the
     database, the secret comes from `secret_file`, and there are no local nodes."""

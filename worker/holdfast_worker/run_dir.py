@@ -46,7 +46,7 @@ GPU_FAULTS_FILE: Final = "gpu-faults.json"
 STOP_FILE: Final = "stop.json"
 """Written by the process that delivers reports: `{"stop": ...}`, what becomes of a job that stops."""
 TRACKER_FILE: Final = "tracker.json"
-"""Written by rank 0 while the run of a tracker is open (`telemetry.open_trackers`)."""
+"""Written by rank 0 while the run of a tracker is open (`node.open_trackers`)."""
 EPOCH_FILE: Final = "epoch"
 """Written by rank 0: the epoch that it has claimed in the store, if the launcher assigned none."""
 FAILURE_FILE: Final = "failure.json"
@@ -331,7 +331,7 @@ class RunDir:
         return JobStop.parse((read_json(self.path / STOP_FILE) or {}).get("stop"))
 
     def record_tracker(self, text: str) -> None:
-        """Record the open run of a tracker. Only this user can read it: addresses may have passwords."""
+        """Record the open run of a tracker, for this user only: addresses may have passwords."""
         file = self.path / TRACKER_FILE
         file.unlink(missing_ok=True)
         with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as opened:

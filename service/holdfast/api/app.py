@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import MutableMapping
 from itertools import chain
 from typing import Any, Final
 
@@ -121,6 +122,14 @@ _ROUTERS: Final = (
 _PROBLEM: Final = {"model": Problem, "content": {problems.MEDIA_TYPE: {}}}
 
 
+def _has_secrets(scope: MutableMapping[str, Any]) -> bool:
+    """Whether a request is not traced.
+
+    The address to which an identity provider leads back has a code.
+    """
+    return str(scope.get("path", "")).startswith("/sign-in")
+
+
 def create_app(services: Services) -> FastAPI:
     """Create the API over `services`; a server must serve it."""
     app = _routes()
@@ -141,6 +150,12 @@ def _routes() -> FastAPI:
         docs_url=None,
         redoc_url=None,
         responses=dict.fromkeys(("4XX", "5XX"), _PROBLEM),
+        telemetry={
+            "metrics": False,  # Prometheus reads them at /metrics.
+            "logs": False,
+            "operation_spans": False,
+            "exclude": _has_secrets,
+        },
     )
     app.router.route_class = Route
     problems.install(app)

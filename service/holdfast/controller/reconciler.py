@@ -50,6 +50,7 @@ from holdfast.rendering import load_all, render
 from holdfast.store.identity.service_tokens import ServiceTokens
 from holdfast.store.journal import Journal
 from holdfast.store.leases import LeaseTable
+from holdfast.tracing import job_span
 
 log = logging.getLogger(__name__)
 
@@ -205,9 +206,13 @@ class Reconciler:
         job = self._ingest_reports(job)
         context = replace(self._reconcile_context(job), planner=await self._planner(job))
         plan = decide(job, seen, self._clock.now(), context)
-        job = self._append(job, plan.record)
-        with log_context(launch=job.launch_key):
-            return await self._act(launcher, job, plan.effect)
+        if not plan.record and plan.effect is None:
+            return job
+        kinds = ", ".join(type(event).__name__ for event in plan.record)
+        with job_span("reconcile", job.id, events=kinds):
+            job = self._append(job, plan.record)
+            with log_context(launch=job.launch_key):
+                return await self._act(launcher, job, plan.effect)
 
     @staticmethod
     async def _observe(launcher: Launcher, job: Job) -> Observation | None:
@@ -220,9 +225,11 @@ class Reconciler:
     async def _act(self, launcher: Launcher, job: Job, effect: Effect | None) -> Job:
         match effect:
             case Effect.SUBMIT:
-                return await self._submit(launcher, job)
+                with job_span("submit to launcher", job.id, launch=job.launch_key):
+                    return await self._submit(launcher, job)
             case Effect.CANCEL:
-                await launcher.cancel(job.launch_key)
+                with job_span("cancel at launcher", job.id, launch=job.launch_key):
+                    await launcher.cancel(job.launch_key)
             case None:
                 pass
         return job

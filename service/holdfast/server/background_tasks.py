@@ -11,6 +11,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, TypeAlias
 
+from holdfast import tracing
 from holdfast.background.billing_rollup import run_rollups, warm_rollups
 from holdfast.background.code_retention import run_code_retention
 from holdfast.background.job_retention import JobEraser, JobRetention, run_job_retention
@@ -23,6 +24,7 @@ from holdfast.background.retention import CheckpointCollector, RetentionSettings
 from holdfast.background.sign_in_checks import SignInChecks
 from holdfast.background.store_requests import MeteredBuckets
 from holdfast.background.sweep_stopper import SweepStopper
+from holdfast.background.trace_export import TraceExport
 from holdfast.domain.checkpoints.retention import GracePeriods
 from holdfast.domain.jobfile.spec import Engine
 from holdfast.ports import OpenBucket
@@ -30,6 +32,7 @@ from holdfast.server.launchers import LAUNCHERS
 from holdfast.services import Services
 from holdfast.settings import Settings
 from holdfast.store.outbox import Outbox
+from holdfast.store.trace_cursor import TraceCursor
 
 BackgroundTask: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
 """Runs until it is cancelled."""
@@ -71,6 +74,7 @@ def background_tasks(settings: Settings, services: Services) -> Sequence[Backgro
         ),
         *_code_tasks(services),
         *_identity_tasks(services),
+        *_trace_tasks(settings, services),
         _job_retention(settings, services),
     )
 
@@ -113,6 +117,13 @@ def _identity_tasks(services: Services) -> Sequence[BackgroundTask]:
     if services.single_sign_on is None:
         return ()
     return (SignInChecks(services.single_sign_on).run,)
+
+
+def _trace_tasks(settings: Settings, services: Services) -> Sequence[BackgroundTask]:
+    if settings.otlp_endpoint is None:
+        return ()
+    exporter = tracing.export_to(settings.otlp_endpoint)
+    return (TraceExport(TraceCursor(services.engine), exporter).run,)
 
 
 def _store_tasks(settings: Settings, services: Services) -> Sequence[BackgroundTask]:

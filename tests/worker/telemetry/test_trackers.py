@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 from holdfast_worker.config import Config
 from holdfast_worker.distributed.process_group import ProcessGroup
+from holdfast_worker.node.open_trackers import end_open_tracker
 from holdfast_worker.optional_imports import import_optional
 from holdfast_worker.protocol.environment import Exit
 from holdfast_worker.protocol.reports import JobStop, ReportKind
 from holdfast_worker.run import Run
 from holdfast_worker.run_dir import TRACKER_FILE, ExitReason, RunDir
-from holdfast_worker.telemetry.open_trackers import end_open_tracker
 from holdfast_worker.telemetry.reporter import Reporter
 from holdfast_worker.telemetry.trackers import (
     EXIT_TAG,

@@ -25,6 +25,7 @@ from holdfast_worker.node.fork_server import Spare
 from holdfast_worker.node.group_rendezvous import GroupRendezvous
 from holdfast_worker.node.node_commands import open_commands
 from holdfast_worker.node.node_run import POLL_S, NodeRun, log_write_errors
+from holdfast_worker.node.open_trackers import end_open_tracker
 from holdfast_worker.node.output_collection import collect_outputs
 from holdfast_worker.node.rank_variables import (
     DEBUG_RANKS,
@@ -41,7 +42,6 @@ from holdfast_worker.storage import open_store
 from holdfast_worker.telemetry.delivery import ReportSender
 from holdfast_worker.telemetry.incarnation import Incarnation
 from holdfast_worker.telemetry.nvml import open_gpus
-from holdfast_worker.telemetry.open_trackers import end_open_tracker
 from holdfast_worker.telemetry.service_client import ServiceClient, Superseded
 from holdfast_worker.telemetry.store_relay import StoreRelay
 from holdfast_worker.topology.nodes import RankLayout, Topology

@@ -2,7 +2,7 @@
 
 A step that is recomputed after a resume appears once in a series: a tracker either drops its old points of that step, or
 does not receive them again. The run has the status of the job, as far as its worker knows it: it is not finished before the job is.
-If rank 0 is killed, the wrapper ends its run (`open_trackers`).
+If rank 0 is killed, the wrapper ends its run (`node.open_trackers`).
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from holdfast.services import Services
 from holdfast.telemetry import NO_ROUTE
+from holdfast.tracing import describe_request
 
 TEMPLATE: Final = "template"
 """Key of the request state under which a bypass of the router records the replaced route."""
@@ -36,6 +37,7 @@ class TimingMiddleware:
             services: Services = scope["app"].state.services
             duration_s = time.perf_counter() - started_s
             services.metrics.observe_request(scope["method"], _route(scope), status, duration_s)
+            describe_request(scope["method"], _route(scope), **_names(scope))
 
         async def send_and_record(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -47,6 +49,13 @@ class TimingMiddleware:
         finally:
             if not is_answered:
                 record(500)  # An unexpected error, to which an outer layer responds.
+
+
+def _names(scope: Scope) -> dict[str, str]:
+    """What the request is about: its id, and the job in its path."""
+    state, path = scope.get("state", {}), scope.get("path_params", {})
+    found = {"request": state.get("request_id"), "job": path.get("job_id")}
+    return {name: str(value) for name, value in found.items() if value}
 
 
 def _route(scope: Scope) -> str:
