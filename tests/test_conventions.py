@@ -99,6 +99,7 @@ IMPORTERS = {  # Package: the files that may import it, and the remedy elsewhere
             f"{WORKER}node/hosted_nodes.py",
             f"{WORKER}node/node_commands.py",
             f"{WORKER}node/node_run.py",
+            f"{WORKER}node/open_trackers.py",
             f"{WORKER}telemetry/manifest.py",
             f"{WORKER}watchdog/stack_dump.py",
         ),

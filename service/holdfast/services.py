@@ -40,7 +40,6 @@ from holdfast.store.billing.costs import CostQueries
 from holdfast.store.billing.job_summaries import JobSummaries
 from holdfast.store.billing.preemption_costs import PreemptionCostQueries
 from holdfast.store.billing.preemptions import PreemptionQueries
-from holdfast.store.channels import Channels
 from holdfast.store.identity.access_tokens import AccessTokens
 from holdfast.store.identity.service_tokens import ServiceTokens
 from holdfast.store.identity.sessions import Sessions
@@ -54,7 +53,8 @@ from holdfast.store.machines.gpu_health import GpuHealth
 from holdfast.store.market.observations import PlaceObservations
 from holdfast.store.metrics import MetricSeries
 from holdfast.store.nodes.commands import CommandBoard
-from holdfast.store.outbox import Outbox
+from holdfast.store.notifications.channels import Channels
+from holdfast.store.notifications.outbox import Outbox
 from holdfast.store.queries import Queries
 from holdfast.store.rendezvous import Rendezvous
 from holdfast.store.retention_queue import RetentionQueue

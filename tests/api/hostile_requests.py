@@ -232,7 +232,13 @@ def with_value(of: Mapping[str, list[str]], value: str) -> Iterator[Body]:
 
 def cost(world: SimulatedService, body: Body, job_id: str, headers: Mapping[str, str]) -> Cost:
     """The cost of a response: CPU time of one request, and peak memory of a second one."""
-    names = {"job_id": job_id, "project": "default", "user": "ada", "sweep_id": "none"}
+    names = {
+        "job_id": job_id,
+        "project": "default",
+        "user": "ada",
+        "sweep_id": "none",
+        "command_id": "none",
+    }
     method, path = body.route.format(**names).split()
 
     def ask() -> int:

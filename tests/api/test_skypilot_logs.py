@@ -24,11 +24,11 @@ from holdfast.notifications import open_dispatcher
 from holdfast.ports import Launcher
 from holdfast.pricing import open_catalog
 from holdfast.services import Services
-from holdfast.store.channels import Channels
 from holdfast.store.database import upgrade
 from holdfast.store.identity.service_tokens import ServiceTokens
 from holdfast.store.journal import Journal
 from holdfast.store.leases import LeaseTable
+from holdfast.store.notifications.channels import Channels
 from holdfast.store.queries import Queries
 from holdfast.store.secrets import Secrets
 from sqlalchemy import Engine

@@ -6,6 +6,7 @@ import random
 import types
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator, Mapping, Sequence
+from contextvars import Context, copy_context
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, TypeVar
@@ -32,6 +33,26 @@ class Crash(BaseException):
 def pause() -> Generator[None]:
     """Yield to other coroutines; the scheduler decides when, and whether, this one continues."""
     yield
+
+
+@dataclass(eq=False)
+class Step:
+    """A coroutine that a schedule continues among others, with context variables of its own like a task."""
+
+    work: Coroutine[Any, Any, Any]
+    context: Context = field(default_factory=copy_context)
+
+    def resume(self) -> None:
+        """Continue to the next pause.
+
+        Raises:
+            StopIteration: it has ended.
+        """
+        self.context.run(self.work.send, None)
+
+    def close(self) -> None:
+        """End it where it pauses."""
+        self.context.run(self.work.close)
 
 
 def run_without_waiting(work: Coroutine[Any, Any, T]) -> T:

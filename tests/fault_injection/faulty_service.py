@@ -7,7 +7,7 @@ continues, which one crashes, and what happens in between. All invariants are ch
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -21,6 +21,7 @@ from fault_injection.faulty_ports import (
     FaultyInbox,
     FaultyJournal,
     FaultyLauncher,
+    Step,
     run_without_waiting,
 )
 from holdfast.controller.reconciler import PollIntervals, Reconciler
@@ -140,7 +141,7 @@ class Replica:
 
     reconciler: Reconciler
     job_id: str = ""
-    step: Coroutine[Any, Any, Job] | None = None
+    step: Step | None = None
 
     def die(self) -> None:
         if self.step is not None:
@@ -278,9 +279,9 @@ class FaultyService:
             if not self.folds:
                 return
             replica.job_id = self.rng.choice(sorted(self.folds))
-            replica.step = replica.reconciler.step(replica.job_id)
+            replica.step = Step(replica.reconciler.step(replica.job_id))
         try:
-            replica.step.send(None)
+            replica.step.resume()
         except (StopIteration, StaleWrite, LauncherUnreachable, StoreUnavailable):
             replica.step = None
         except Crash:

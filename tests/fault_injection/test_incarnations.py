@@ -8,14 +8,14 @@ receives the attempt number that the journal gives to its nodes, and replaced wo
 from __future__ import annotations
 
 import random
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
 import pytest
-from fault_injection.faulty_ports import pause
+from fault_injection.faulty_ports import Step, pause
 from holdfast.controller.reconciler import Lease, PollIntervals, Reconciler
 from holdfast.domain.events import Cause, NodesReady, TrainingStarted
 from holdfast.domain.jobfile.spec import Engine as Kind
@@ -150,7 +150,7 @@ class FaultyRun:
             worker_url="http://127.0.0.1",
             secrets=Secrets(engine, b"secret"),
         )
-        self.steps: list[Coroutine[Any, Any, None]] = []
+        self.steps: list[Step] = []
         self.zombies: list[Worker] = []
         self.worker: Worker | None = None
         self._begin_step()
@@ -191,13 +191,13 @@ class FaultyRun:
             return
         lease = Lease("job-1", Kind.LOCAL, self.clock.now())
         self.leases.make_due("job-1", lease.until)
-        self.steps.append(self.reconciler.process(lease))
+        self.steps.append(Step(self.reconciler.process(lease)))
 
     def _continue_step(self) -> None:
         if self.steps:
             step = self.rng.choice(self.steps)
             try:
-                step.send(None)
+                step.resume()
             except StopIteration:
                 self.steps.remove(step)
 

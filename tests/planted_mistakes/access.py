@@ -40,8 +40,8 @@ ACCESS_MISTAKES: Final = (
     Mistake(
         name="member-removes-jobs-of-others",
         file=f"{S}domain/access/permissions.py",
-        old="(is_own or self._has_role(project, Role.ADMIN))",
-        new="(is_own or self._has_role(project, Role.MEMBER))",
+        old="is_own or self._has_role(project, Role.ADMIN)",
+        new="is_own or self._has_role(project, Role.MEMBER)",
         tests=("tests/domain/access/test_permissions.py",),
     ),
     Mistake(

@@ -104,11 +104,11 @@ JOB_MISTAKES: Final = (
     Mistake(
         name="launch-before-its-event-is-recorded",
         file=f"{S}controller/reconciler.py",
-        old="        job = self._append(job, plan.record)\n        match",
+        old="            job = self._append(job, plan.record)\n            with log_context",
         new=(
-            "        if plan.effect is Effect.SUBMIT:\n"
-            "            await launcher.submit(self._launch(functools.reduce(advance, plan.record, job)))\n"
-            "        job = self._append(job, plan.record)\n        match"
+            "            if plan.effect is Effect.SUBMIT:\n"
+            "                await launcher.submit(self._launch(functools.reduce(advance, plan.record, job)))\n"
+            "            job = self._append(job, plan.record)\n            with log_context"
         ),
         tests=("tests/controller/test_reconciler.py",),
     ),
@@ -262,8 +262,8 @@ JOB_MISTAKES: Final = (
     Mistake(
         name="missing-group-is-awaited-forever",
         file=f"{S}domain/jobs/guards.py",
-        old="since = job.missing_since if job.placed else",
-        new="since = None if job.placed else",
+        old="        return job.missing_since\n",
+        new="        return None\n",
         tests=(f"{JOBS}test_node_groups.py",),
     ),
     Mistake(

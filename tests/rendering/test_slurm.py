@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -355,3 +356,28 @@ def test_a_job_for_another_cluster_is_refused() -> None:
 
     with pytest.raises(LaunchRefused, match="this service launches on hpc; write infra: slurm/hpc"):
         submit_options(launch, place)
+
+
+INTERRUPTED = """
+trap 'sleep 0.5' TERM
+setsid bash -c 'trap "exit 75" TERM; touch "$1"; while :; do sleep 0.01; done' node "$1" &
+program=$!
+until [[ -e $1 ]]; do sleep 0.01; done
+(sleep 0.2; kill -TERM "$program" $$) &
+join "$program"
+echo $?
+"""
+"""The program of a node ends while its shell still handles the same notice."""
+
+
+def test_program_that_ends_during_a_signal_keeps_its_code(tmp_path: Path) -> None:
+    [join] = re.findall(r"^JOIN='(.*?)'$", BY_HAND.read_text(), re.MULTILINE | re.DOTALL)
+
+    done = subprocess.run(
+        ["bash", "-c", join + INTERRUPTED, "node", tmp_path / "up"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.stdout == "75\n", done.stderr

@@ -263,11 +263,11 @@ def test_image_is_based_on_one_pinned_slim_python() -> None:
 
 def test_images_of_other_projects_have_exact_versions() -> None:
     """A digest may follow, and must be complete. The images of this project are built from this checkout."""
-    exact = re.compile(rf"[\w./-]+:\d+\.\d+[\w.-]*{DIGEST}")
+    exact = re.compile(rf"[\w./-]+:v?\d+\.\d+[\w.-]*{DIGEST}")
     named = [service["image"] for service in SERVICES.values() if "build" not in service]
     images = [*named, *re.findall(r"^ARG \w+_IMAGE=(\S+)", DOCKERFILE, re.MULTILINE)]
 
-    assert len(images) == 3
+    assert len(images) == 5
     assert [image for image in images if not exact.fullmatch(image)] == []
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from holdfast.domain.notifications.channels import ChannelPreferences, Destination, TransportKind
 from holdfast.errors import Conflict, NotFound, NotPossibleNow
-from holdfast.store.channels import MAX_CHANNELS, Channels
+from holdfast.store.notifications.channels import MAX_CHANNELS, Channels
 from holdfast.store.tables.notifications import channels as channels_table
 from sqlalchemy import Engine, select
 from support.notifications import ADA, URL, WEBHOOK, NotificationHarness, open_notifications

@@ -8,7 +8,7 @@ import pytest
 from holdfast.domain.notifications.channels import RETRY_S
 from holdfast.domain.notifications.events import NotificationKind
 from holdfast.errors import BadChannel, NotDelivered, NotFound
-from holdfast.store.channels import Channels
+from holdfast.store.notifications.channels import Channels
 from holdfast.store.tables.jobs import job_events
 from holdfast.store.tables.notifications import channels as channels_table
 from holdfast.store.tables.notifications import news_marks

@@ -15,9 +15,9 @@ from holdfast.domain.notifications.channels import (
     Message,
     TransportKind,
 )
-from holdfast.store.channels import Channel, Channels
 from holdfast.store.journal import Journal
-from holdfast.store.outbox import Outbox
+from holdfast.store.notifications.channels import Channel, Channels
+from holdfast.store.notifications.outbox import Outbox
 from sqlalchemy import Engine
 from support.events import launched, lost, ready, submitted
 from support.fakes import FixedClock

@@ -37,11 +37,11 @@ from holdfast.pricing import open_catalog
 from holdfast.pricing.catalog import bundled_resource_prices
 from holdfast.services import Services
 from holdfast.storage import CheckpointBuckets
-from holdfast.store.channels import Channels
 from holdfast.store.identity.service_tokens import ServiceTokens
 from holdfast.store.journal import Journal
 from holdfast.store.launches import LaunchBook
 from holdfast.store.leases import LeaseTable
+from holdfast.store.notifications.channels import Channels
 from holdfast.store.queries import Queries
 from holdfast.store.secrets import Secrets
 from httpx2 import Response

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from holdfast.background.notifier import Notifier
-from holdfast.store.outbox import Outbox
+from holdfast.store.notifications.outbox import Outbox
 from playwright.sync_api import Page, Request, expect
 from support.notifications import RecordingSender
 from support.principals import OWN, Principals, create_principals

@@ -16,8 +16,8 @@ from typing import Final
 
 from holdfast.errors import BadChannel, NotDelivered, StoreUnavailable
 from holdfast.ports import Clock, Messenger
-from holdfast.store.channels import Channels
-from holdfast.store.outbox import DeliveryLease, Outbox
+from holdfast.store.notifications.channels import Channels
+from holdfast.store.notifications.outbox import DeliveryLease, Outbox
 
 log = logging.getLogger(__name__)
 

@@ -31,7 +31,7 @@ from holdfast.ports import OpenBucket
 from holdfast.server.launchers import LAUNCHERS
 from holdfast.services import Services
 from holdfast.settings import Settings
-from holdfast.store.outbox import Outbox
+from holdfast.store.notifications.outbox import Outbox
 from holdfast.store.trace_cursor import TraceCursor
 
 BackgroundTask: TypeAlias = Callable[[], Coroutine[Any, Any, None]]

@@ -58,7 +58,6 @@ from holdfast.settings import Settings, SimulatedMarketSettings, own_variable
 from holdfast.single_sign_on.flows import SingleSignOn
 from holdfast.storage import CheckpointBuckets, StorePolicy
 from holdfast.store.audit_log import AuditLog
-from holdfast.store.channels import Channels
 from holdfast.store.code import CodeTable
 from holdfast.store.database import is_newer, open_database, revision_of, upgrade
 from holdfast.store.identity.access_tokens import NewToken
@@ -68,6 +67,7 @@ from holdfast.store.launches import LaunchBook
 from holdfast.store.leases import LeaseTable
 from holdfast.store.machines.gpu_health import GpuHealth
 from holdfast.store.market.projection import Projection
+from holdfast.store.notifications.channels import Channels
 from holdfast.store.queries import Queries
 from holdfast.store.secrets import Secrets
 

@@ -49,9 +49,10 @@ from holdfast.domain.jobs.job import Job
 from holdfast.domain.notifications.events import Notification, NotificationKind
 from holdfast.errors import BudgetSpent, NotFound
 from holdfast.ports import Clock
-from holdfast.store import audit_log, event_log, outbox
-from holdfast.store.channels import budget_subscriber_ids
+from holdfast.store import audit_log, event_log
 from holdfast.store.database import reading, writing
+from holdfast.store.notifications import outbox
+from holdfast.store.notifications.channels import budget_subscriber_ids
 from holdfast.store.tables.billing import budget_warnings, budgets
 from holdfast.store.tables.jobs import jobs, removed_jobs
 

@@ -41,7 +41,7 @@ from holdfast.store import audit_log, event_log
 from holdfast.store.billing.bills import BillRollups
 from holdfast.store.database import reading, writing
 from holdfast.store.journal import Journal
-from holdfast.store.outbox import Outbox
+from holdfast.store.notifications.outbox import Outbox
 from holdfast.store.sweeps import keep_cost
 from holdfast.store.tables.jobs import (
     job_events,

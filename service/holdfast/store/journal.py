@@ -31,9 +31,9 @@ from holdfast.errors import (
 from holdfast.ports import Clock
 from holdfast.store import audit_log, event_log, job_index, retention_queue
 from holdfast.store.budgets import Budgets, enforce_budgets
-from holdfast.store.channels import insert_channels as put_channels
 from holdfast.store.database import reading, writing
 from holdfast.store.job_queue import JobQueue, enforce_quotas, has_quotas, track_queue
+from holdfast.store.notifications.channels import insert_channels as put_channels
 from holdfast.store.report_ingest import BatchResult, ReportBatch, ingest_batches
 from holdfast.store.secrets import insert_secrets as put_secrets
 from holdfast.store.sweeps import Sweeps, enforce_sweep

@@ -20,6 +20,7 @@ from holdfast.domain.events import (
     encode,
 )
 from holdfast.domain.events.values import Demand, Interval, Metric
+from holdfast_worker.protocol.gpu_health import GpuFault
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
@@ -69,7 +70,9 @@ WORDS: dict[str, st.SearchStrategy[Any]] = {
     "safe_step": COUNTS,
     "interval": st.none() | st.builds(Interval, *[COUNTS] * 5),
     "snapshot_at": TIMES,
-    "node": COUNTS,
+    "node": st.integers(0, 2**31 - 1),
+    "gpu": st.integers(0, 2**31 - 1),
+    "faults": st.lists(st.sampled_from(GpuFault), max_size=3).map(tuple),
     "notice_s": st.none() | st.floats(0, 3600),
     "drill": st.booleans(),
     "through_worker": st.booleans(),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from holdfast_worker.cli.torch_demos import describe_rank
@@ -68,11 +69,41 @@ def test_ranks_of_torchrun_are_used_by_the_demo() -> None:
     ], averaged.stderr
 
 
+LATE_RANK = """
+import os, sys, time
+from pathlib import Path
+import psutil
+from holdfast_worker.cli import torch_demos
+
+folder = Path(sys.argv[1])
+
+
+def part(rank, _size):
+    (folder / f"{rank}.pid").write_text(str(os.getpid()))
+    if rank:
+        time.sleep(1)
+        first = psutil.Process(int((folder / "0.pid").read_text()))
+        print(first.status() == psutil.STATUS_ZOMBIE)
+
+
+torch_demos.run_ranks(part, 2)
+"""
+
+
+def test_ranks_end_together(tmp_path: Path) -> None:
+    """Otherwise, one that ends early breaks the connections of those that are still connecting."""
+    ended = run_python("-c", LATE_RANK, str(tmp_path))
+
+    assert ended.stdout == "False\n", ended.stderr
+
+
 def test_eight_ranks_greet_and_print_their_environment() -> None:
     greeted = run_python("-m", "holdfast_worker", "demo", "hello", "-n", "8")
 
     output = greeted.stdout.splitlines()
-    assert sorted(output) == sorted(line for rank in range(8) for line in describe_rank(rank, {}))
+    assert sorted(output) == sorted(
+        line for rank in range(8) for line in describe_rank(rank, {})
+    ), greeted.stderr
     assert {"Hello from rank 7!", "Rank 0: I handle even data!", "Rank 7: I handle odd data!"} < {
         *output
     }

@@ -43,6 +43,8 @@ def run_ranks(part: RankFunction, ranks: int) -> None:
 def _run_rank(rank: int, part: RankFunction, world_size: int, init_method: str) -> None:
     dist.init_process_group("gloo", init_method=init_method, rank=rank, world_size=world_size)
     part(rank, world_size)
+    # A rank that ends early would break the connections of those that are still connecting.
+    dist.barrier()
     dist.destroy_process_group()
 
 

@@ -16,6 +16,7 @@ import os
 import select
 import socket
 import stat
+import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -88,6 +89,17 @@ class GlooGroup:
         self._is_cut = False
         """Whether gloo does not look after its connections any more."""
 
+    def __del__(self) -> None:
+        """Destroy the group of torch in another thread, if one of its own drops the last reference.
+
+        Its destructor waits for its threads, and would end the process there. Callbacks of collectives run in them, and what
+        they refer to may be dropped everywhere else in the meantime.
+        """
+        if "collectives" in self.__dict__ and _is_foreign_thread():
+            last = [self.__dict__.pop("collectives")]
+            # The interpreter waits for it, as it would not for one that inherits from this thread.
+            threading.Thread(target=last.clear, name="holdfast-gloo-end", daemon=False).start()
+
     def end_connections(self) -> None:
         """End the connections to all other ranks: collectives in progress fail."""
         for inode, file in self._connections.items():
@@ -136,6 +148,11 @@ class GlooGroup:
                         with suppress(OSError):
                             if os.fstat(file).st_ino == inode:
                                 poller.unregister(file)
+
+
+def _is_foreign_thread() -> bool:
+    """Whether this thread was not started by Python."""
+    return isinstance(threading.current_thread(), threading._DummyThread)  # noqa: SLF001 - it has no other name
 
 
 def _threads() -> _Threads:

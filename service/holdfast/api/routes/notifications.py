@@ -21,8 +21,8 @@ from holdfast.api.schemas.notifications import (
 )
 from holdfast.domain.notifications.channels import ChannelPreferences
 from holdfast.domain.notifications.events import NotificationKind
-from holdfast.store.channels import Channel
-from holdfast.store.outbox import Delivery, Outbox
+from holdfast.store.notifications.channels import Channel
+from holdfast.store.notifications.outbox import Delivery, Outbox
 
 deliveries_router = Router(prefix="/v1/jobs/{job_id}/deliveries", tags=["notifications"])
 

@@ -141,6 +141,7 @@ EXAMPLES: Final = {
     "users add": ("holdfast users add ada",),
     "users disable": ("holdfast users disable ada",),
     "users enable": ("holdfast users enable ada",),
+    "users link": ("holdfast users link ada f3b1c9d2-0c55-4d2e-9d2b-5a1f5c0b7a11",),
     "users promote": ("holdfast users promote ada", "holdfast users promote ada --back"),
     "projects list": ("holdfast projects list",),
     "projects add": ("holdfast projects add nlp",),

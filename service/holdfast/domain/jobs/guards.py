@@ -97,7 +97,7 @@ def grace_ms(job: Job, now: datetime) -> int | None:
 
 
 def stop_of(job: Job) -> JobStop | None:
-    """What becomes of a job that stops; None if it does not, or another launch follows by itself."""
+    """What becomes of a job that stops; None if it continues, also with another launch."""
     match job.state, job.outcome:
         case ((State.PAUSING | State.PAUSED), _):
             return JobStop.PAUSED

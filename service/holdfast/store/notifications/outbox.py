@@ -34,7 +34,8 @@ from holdfast.domain.notifications.events import (
 from holdfast.errors import NotFound
 from holdfast.ports import Clock
 from holdfast.store import event_log
-from holdfast.store.channels import (
+from holdfast.store.database import reading, writing
+from holdfast.store.notifications.channels import (
     Channel,
     delete_expired,
     newest_cursor,
@@ -42,7 +43,6 @@ from holdfast.store.channels import (
     subscriber_ids,
     subscribers_query,
 )
-from holdfast.store.database import reading, writing
 from holdfast.store.tables.jobs import job_events, jobs
 from holdfast.store.tables.notifications import channels, deliveries, news, news_marks
 

@@ -1,0 +1,1 @@
+"""Channels of notifications, and messages on their way."""
