@@ -57,6 +57,17 @@ def device_token(service: SignInService, subject: str) -> str:
     return text
 
 
+def refusal_of(service: SignInService) -> str:
+    """Why a sign-in was refused, as the newest entry of the audit log says."""
+    [entry] = service.world.services.audit.page(limit=1)
+    assert (entry.audit_action.action, entry.audit_action.target) == (
+        "login.refused",
+        "single sign-on",
+    )
+    assert entry.audit_action.after
+    return str(entry.audit_action.after["why"])
+
+
 def test_first_sign_in_creates_the_user(service: SignInService, server: OpenIdServer) -> None:
     server.set_account("ada", "nlp-team", "others")
     browser = service.browser()
@@ -126,6 +137,7 @@ def test_account_without_a_role_gets_no_user(
     assert "group" in failure_of(browser)
     assert browser.get("/v1/whoami").status_code == 401
     assert service.world.services.users.users() == []
+    assert "group" in refusal_of(service)
 
 
 @pytest.mark.parametrize(
@@ -287,6 +299,7 @@ def test_device_denied_at_the_provider_is_refused(
 
     assert answer.status_code == 403
     assert "none of your groups gives a role (unknown)" in answer.json()["detail"]
+    assert refusal_of(service) == answer.json()["detail"]
 
 
 def test_disabled_account_loses_all_tokens(service: SignInService, server: OpenIdServer) -> None:
@@ -428,6 +441,7 @@ def test_disabled_user_cannot_sign_in(service: SignInService, server: OpenIdServ
     sign_in(browser)
 
     assert failure_of(browser) == "the user zoe is disabled; an admin can enable it"
+    assert refusal_of(service) == "the user zoe is disabled; an admin can enable it"
 
 
 def test_sign_in_is_limited_per_address(service: SignInService, server: OpenIdServer) -> None:

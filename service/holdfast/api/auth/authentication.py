@@ -265,14 +265,19 @@ def _invalid_token(
         services.rate_limiter.acquire(LimitClass.FAIL, f"{address}/{text_digest or token_id}"),
         services.rate_limiter.acquire(LimitClass.GUESS, address),
     ]
-    if services.rate_limiter.acquire(LimitClass.NOTE, "").is_allowed:
-        actor = Actor(name="", address=_address(request), request_id=request.state.request_id)
-        action_entry = actor.audit_action("login.refused", token_id, after={"why": why})
-        _note(lambda: services.audit.record(action_entry))
+    note_refused(request, services, token_id, why)
     for one in taken:
         if not one.is_allowed:
             return _too_many_requests(request, one, "this address sent too many wrong tokens")
     return Unauthenticated(why)
+
+
+def note_refused(request: Request, services: Services, target: str, why: str) -> None:
+    """Record a refused sign-in in the audit log, unless very many were refused just before."""
+    if services.rate_limiter.acquire(LimitClass.NOTE, "").is_allowed:
+        actor = Actor(name="", address=_address(request), request_id=request.state.request_id)
+        action = actor.audit_action("login.refused", target, after={"why": why})
+        _note(lambda: services.audit.record(action))
 
 
 def _check_rate_limit(

@@ -14,7 +14,13 @@ from typing import Final
 from fastapi import Request, Response
 from fastapi.responses import RedirectResponse
 
-from holdfast.api.auth.authentication import actor_of, cookie_of, count_sign_in, is_secure
+from holdfast.api.auth.authentication import (
+    actor_of,
+    cookie_of,
+    count_sign_in,
+    is_secure,
+    note_refused,
+)
 from holdfast.api.auth.local_access import is_here
 from holdfast.api.auth.route_policy import PAGES
 from holdfast.api.dependencies import TheServices
@@ -28,7 +34,7 @@ from holdfast.api.schemas.identity import (
     SignInOptionsOut,
 )
 from holdfast.domain.access.permissions import ANONYMOUS, Caller
-from holdfast.errors import HoldfastError, NotFound, NotPossibleNow
+from holdfast.errors import Forbidden, HoldfastError, NotFound, NotPossibleNow
 from holdfast.services import Services
 from holdfast.single_sign_on.accounts import StillPending
 from holdfast.single_sign_on.flows import (
@@ -48,6 +54,8 @@ cookies may exceed the size of a request."""
 MAX_RETURN: Final = 300
 """Length of an address within the dashboard to which a sign-in leads back. It is part of a cookie: with a higher value, proxies
 may refuse the requests of a browser with several sign-ins in progress."""
+REFUSED: Final = "single sign-on"
+"""Target of refused sign-ins in the audit log, whose account may be unknown."""
 _PAGE: Final = re.compile("|".join(re.sub(r"\{\w+\}", "[A-Za-z0-9_-]+", page) for page in PAGES))
 _QUERY: Final = re.compile(r"[A-Za-z0-9_.~!$&'()*+,;=:@/?%-]*")
 _STATE: Final = re.compile(r"[A-Za-z0-9_-]{8,128}")
@@ -87,6 +95,8 @@ def finish(request: Request, services: TheServices) -> Response:
         answer = _redirect(own_page(done.return_to))
         _start_session(request, answer, services, done)
     except HoldfastError as error:
+        if isinstance(error, Forbidden):
+            note_refused(request, services, REFUSED, error.detail)
         answer = _failed(request, services, error)
     if cookie in request.cookies:
         _forget(request, answer, cookie)
@@ -126,7 +136,11 @@ def start_device(request: Request, services: TheServices) -> DeviceSignInOut:
 def poll_device(body: DevicePollIn, request: Request, services: TheServices) -> DevicePollOut:
     """Return the token of such a sign-in once it is completed. It is returned only once."""
     count_sign_in(request, services)
-    result = _configured(services).poll_device(body.handle, _origin(request))
+    try:
+        result = _configured(services).poll_device(body.handle, _origin(request))
+    except Forbidden as error:
+        note_refused(request, services, REFUSED, error.detail)
+        raise
     if isinstance(result, StillPending):
         return DevicePollOut(token=None, slow_down=result.slows_down)
     kept = token_view(services, result.token)
