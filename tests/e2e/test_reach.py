@@ -52,3 +52,38 @@ def test_nodes_of_a_real_job_are_reached(service: Service) -> None:
     assert done["state"] == "succeeded"
     assert (service.folder / "target/results/0.txt").read_text() == "0"
     assert json.loads(service.cli("outputs", job, "--json").stdout)["exit_code"] == 0
+
+
+FAILING = """
+import os, pathlib
+from holdfast_worker import Run
+
+run = Run.start()
+pathlib.Path("evidence").write_text("left by the program")
+raise ValueError("no such layer")
+"""
+
+
+def test_nodes_of_a_failed_job_are_kept_and_reached(service: Service) -> None:
+    code = service.folder / "code"
+    code.mkdir()
+    (code / "train.py").write_text(FAILING)
+    job = service.submit(
+        name="kept",
+        workdir=str(code),
+        run="holdfast-worker run train.py",
+        holdfast={"keep_failed": "1h"},
+    )
+    kept = service.until(job, lambda job: "its nodes are kept" in job["detail"])
+
+    found = service.cli("exec", job, "--", "cat", "evidence")
+    service.cli("cancel", job)
+    done = service.ended(job)
+
+    assert (found.returncode, found.stdout) == (0, "left by the program"), found.stderr
+    assert "holdfast exec" in kept["detail"]
+    assert done["state"] == "cancelled"
+    kinds = [event["kind"] for event in service.json("events", job)]
+    assert kinds.count("NodesKept") == 1
+    sentences = [item["text"] for item in service.json("why", job)]
+    assert any(text.startswith("The program has failed; its nodes are kept") for text in sentences)

@@ -129,6 +129,7 @@ class Config:
     None: the service deletes checkpoints."""
     outputs: Sequence[str]
     """Patterns of output files that the first node sends to the store at the end."""
+    keep_failed_s: int
     max_stall: MaxStall
     on_save_failure: OnFailure
     sync_saves: bool
@@ -211,6 +212,7 @@ class Config:
             cadence=_cadence(env),
             keep_checkpoints=_keep_checkpoints(env),
             outputs=_outputs(env),
+            keep_failed_s=int_variable(env, Env.KEEP_FAILED, 0),
             max_stall=_max_stall(env),
             on_save_failure=_choice(env, Env.ON_SAVE_FAILURE, OnFailure.STOP),
             sync_saves=env.get(Env.SYNC_SAVES) == "1",

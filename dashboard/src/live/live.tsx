@@ -173,6 +173,7 @@ const ANNOUNCED: Record<string, { one: string; more: string }> = {
   RanksRestarted: { one: 'restart of ranks', more: 'restarts of ranks' },
   NodeReplaced: { one: 'node replaced', more: 'nodes replaced' },
   RanksReplaced: { one: 'replacement of ranks', more: 'replacements of ranks' },
+  NodesKept: { one: 'failure whose nodes are kept', more: 'failures whose nodes are kept' },
   GpuUnhealthy: { one: 'unhealthy GPU', more: 'unhealthy GPUs' },
   Finished: { one: 'job ended', more: 'jobs ended' },
   GuardTripped: { one: 'limit reached', more: 'limits reached' },

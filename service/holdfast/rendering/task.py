@@ -15,6 +15,7 @@ from typing import Any, Final
 from holdfast_worker.protocol.environment import Env
 from holdfast_worker.protocol.policies import RecoveryMode, RetentionOwner
 
+from holdfast.domain.jobfile.limits import parse_seconds
 from holdfast.domain.jobfile.node_groups import launcher_flaws
 from holdfast.domain.jobfile.parser import Overrides, ParsedJobFile, parse_job_file
 from holdfast.domain.jobfile.places import list_flaws
@@ -229,6 +230,8 @@ def _worker_envs(spec: JobSpec) -> dict[str, str]:
             envs[Env.MEMORY.value] = checkpoint.memory
         if checkpoint.from_job:
             envs[Env.FROM.value] = checkpoint.from_job
+    if spec.holdfast.keep_failed:
+        envs[Env.KEEP_FAILED.value] = str(parse_seconds(spec.holdfast.keep_failed))
     if spec.holdfast.outputs:
         envs[Env.OUTPUTS.value] = json.dumps(spec.holdfast.outputs)
     if spec.holdfast.limits.max_failures == 1:

@@ -71,6 +71,7 @@ WORDS: dict[str, st.SearchStrategy[Any]] = {
     "interval": st.none() | st.builds(Interval, *[COUNTS] * 5),
     "snapshot_at": TIMES,
     "node": st.integers(0, 2**31 - 1),
+    "until": TIMES,
     "gpu": st.integers(0, 2**31 - 1),
     "faults": st.lists(st.sampled_from(GpuFault), max_size=3).map(tuple),
     "notice_s": st.none() | st.floats(0, 3600),

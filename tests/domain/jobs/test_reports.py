@@ -14,6 +14,7 @@ from holdfast.domain.events import (
     CheckpointFailed,
     GpuUnhealthy,
     LeftReason,
+    NodesKept,
     PreemptionNoticed,
     RanksReplaced,
     RanksRestarted,
@@ -164,6 +165,10 @@ UNDERSTOOD: dict[ReportKind, tuple[dict[str, Json], WorkerFact | Point]] = {
             detail="Xid 79",
             since=datetime.fromisoformat(SNAPSHOT),
         ),
+    ),
+    ReportKind.NODES_KEPT: (
+        {"step": 7, "until": SNAPSHOT},
+        NodesKept(at=AT, attempt=2, step=7, until=datetime.fromisoformat(SNAPSHOT)),
     ),
     ReportKind.WORKER_LEFT: (
         {"step": 7, "reason": "preempted", "exit_code": 75, "detail": ""},

@@ -126,6 +126,38 @@ def test_a_killed_rank_is_reported_by_the_wrapper(driver: RunDriver) -> None:
     assert left.body["detail"] == "rank 0 was killed by signal 9"
 
 
+def test_nodes_of_a_failed_program_are_kept(driver: RunDriver) -> None:
+    driver.extra = {"HOLDFAST_KEEP_FAILED": "600"}
+    wrapper = driver.start_wrapper(DDP_SCRIPT, ENDLESS, "--fall", f"0:12:{signal.SIGKILL}")
+    wait_until(lambda: bool(driver.reports(ReportKind.NODES_KEPT)))
+    [left] = driver.reports(ReportKind.WORKER_LEFT)
+    has_stayed = wrapper.poll() is None
+
+    wrapper.send_signal(signal.SIGTERM)
+    _, err = wrapper.communicate(timeout=30)
+
+    assert (has_stayed, wrapper.returncode) == (True, 128 + signal.SIGKILL)
+    assert left.body["reason"] == "failed"
+    assert "this node is kept and billed until" in err
+
+
+def test_kept_nodes_end_in_time(driver: RunDriver) -> None:
+    driver.extra = {"HOLDFAST_KEEP_FAILED": "1"}
+
+    code, _, _ = driver.run_wrapper(DDP_SCRIPT, ENDLESS, "--fall", f"0:12:{signal.SIGKILL}")
+
+    assert code == 128 + signal.SIGKILL
+    assert len(driver.reports(ReportKind.NODES_KEPT)) == 1
+
+
+def test_program_that_succeeds_keeps_no_nodes(driver: RunDriver) -> None:
+    driver.extra = {"HOLDFAST_KEEP_FAILED": "600"}
+
+    code, _, _ = driver.run_wrapper(DDP_SCRIPT, "3")
+
+    assert (code, driver.reports(ReportKind.NODES_KEPT)) == (0, [])
+
+
 def test_script_error_after_training_fails_the_run(driver: RunDriver) -> None:
     code, _, _ = driver.run_wrapper(DDP_SCRIPT, "3", "--after", "3")
 

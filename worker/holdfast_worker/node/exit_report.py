@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime
 
 from holdfast_worker.config import Config
 from holdfast_worker.console import log_info
@@ -57,6 +58,11 @@ class ExitReport:
             cause.step, cause.exit_code, cause.detail, is_node_lost=cause.is_node_lost
         )
         self._earlier_exit_report = self._last_exit_report()
+
+    def write_kept(self, until: datetime) -> None:
+        """Report that the nodes of a failed program are kept until a time."""
+        if self._spool:
+            Reporter(Spool(self._spool, self._attempt)).nodes_kept(self._last_step(), until)
 
     def _reason(self, code: int) -> str:
         if code == Exit.DONE:

@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -52,6 +52,9 @@ from holdfast_worker.watchdog.gpu_monitor import GpuMonitor
 LINGER_GRACE_S: Final = 180.0
 """Time to linger beyond the deadline of the notice.
 A lower value exits before the launcher has noticed the loss of the node; a higher value pays for a node that was not preempted."""
+
+KEEP_POLL_S: Final = 0.5
+"""Interval at which a kept node looks for a notice. A lower value wakes an idle node; a higher value delays its end."""
 
 UNKNOWN_DEADLINE_S: Final = 300.0
 """Time to linger after a notice without a deadline; most clouds give two minutes or less.
@@ -131,6 +134,8 @@ class NodeLauncher:
                 collect_outputs(self._config, self._run_dir, code)
             if code in {Exit.PREEMPTED, Exit.FENCED}:
                 self._linger()
+            elif code not in {Exit.DONE, Exit.USAGE}:
+                self._keep_failed()
         return Exit.FENCED if self._notice_sources.superseded_by is not None else code
 
     def _run_script(self, script: Sequence[str], layout: RankLayout | None) -> int:
@@ -182,6 +187,30 @@ class NodeLauncher:
             log_info("this node waits for the next node 0, and starts its ranks again there")
             self._run_dir.clear()
             rendezvous.joined += run.has_met
+
+    def _keep_failed(self) -> None:
+        """Keep this node for commands of users, if the job file asks for it.
+
+        A notice ends that, also one of a launcher that cancels the job.
+        """
+        for_s = self._config.keep_failed_s
+        if not for_s or self._config.hosted_start or self._is_leaving():
+            return
+        until, until_s = now() + timedelta(seconds=for_s), time.monotonic() + for_s
+        with log_write_errors():
+            if self._exit_report:
+                self._exit_report.write_kept(until)
+        log_info(
+            f"the program has failed; this node is kept and billed until {until:%H:%M:%S} UTC for holdfast exec, "
+            "or until the job is cancelled"
+        )
+        while time.monotonic() < until_s and not self._is_leaving():
+            time.sleep(KEEP_POLL_S)
+
+    def _is_leaving(self) -> bool:
+        sources = self._notice_sources
+        is_asked = sources.is_signalled or sources.superseded_by is not None
+        return is_asked or sources.notice() is not None or self._run_dir.is_noticed()
 
     def _linger(self) -> None:
         """Wait for the end of the node, if the launcher would take an earlier exit for a failure."""

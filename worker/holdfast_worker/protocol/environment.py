@@ -55,6 +55,8 @@ class Env(StrEnum):
     absent means `auto`."""
     OUTPUTS = "HOLDFAST_OUTPUTS"
     """Patterns of output files that the first node sends to the store at the end of an attempt, as a JSON list. Absent: none."""
+    KEEP_FAILED = "HOLDFAST_KEEP_FAILED"
+    """Seconds for which nodes are kept after a failure of the program, for commands of users. Absent: none."""
     ON_SAVE_FAILURE = "HOLDFAST_ON_SAVE_FAILURE"
     """What to do when checkpoints can no longer be saved: a value of `OnFailure`;
     absent means `stop`."""

@@ -149,6 +149,8 @@ class ReportKind(StrEnum):
     """`{nodes: [{node, host, at, gpus: [...]}]}`: the newest readings of GPUs, see `protocol.gpu_health`."""
     GPU_UNHEALTHY = "gpu_unhealthy"
     """`{node, host, gpu, name, faults, detail, since}`: a GPU has faults (`GpuFault`), some of which were not reported before."""
+    NODES_KEPT = "nodes_kept"
+    """`{step, until}`: the program has failed, and its nodes are kept for commands of users, at the latest until this time."""
     WORKER_LEFT = "worker_left"
     """`{step, reason: finished | preempted | failed, exit_code, detail}`."""
 

@@ -206,6 +206,10 @@ class Reporter:
             },
         )
 
+    def nodes_kept(self, step: int, until: datetime) -> None:
+        """Report that the nodes of a failed program are kept until a time."""
+        self._append(ReportKind.NODES_KEPT, {"step": step, "until": to_iso(until)})
+
     def worker_left(self, left: ExitReason) -> None:
         """Report that the ranks have exited."""
         self._append(

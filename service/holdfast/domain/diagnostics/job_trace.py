@@ -25,6 +25,7 @@ from holdfast.domain.events import (
     Moved,
     NodeLost,
     NodeReplaced,
+    NodesKept,
     NodesReady,
     Outcome,
     Paused,
@@ -52,6 +53,7 @@ _NOTES: Final[Mapping[type[Event], tuple[str, tuple[str, ...]]]] = {
     RanksReplaced: ("ranks replaced", ("step", "cause", "paused_ms")),
     NodeLost: ("node lost", ("node", "cause")),
     NodeReplaced: ("node replaced", ("node",)),
+    NodesKept: ("nodes kept", ("until",)),
     GpuUnhealthy: ("GPU unhealthy", ("node", "host", "gpu", "detail")),
     GuardTripped: ("guard", ("guard", "detail")),
 }

@@ -30,6 +30,7 @@ from holdfast.domain.events import (
     GpuUnhealthy,
     NodeLost,
     NodeReplaced,
+    NodesKept,
     NodesReady,
     Outcome,
     PriceChanged,
@@ -75,6 +76,11 @@ def timeline(job: Job, facts: Sequence[Event], account: Bill) -> list[Sentence]:
             for sentence in _attempt_sentences(attempt, item, spec)
         ),
         *(Sentence(f.at, f"{f.sentence}.") for f in facts if isinstance(f, GpuUnhealthy)),
+        *(
+            Sentence(f.at, f"The program has failed; its nodes are kept until {f.until:%H:%M} UTC.")
+            for f in facts
+            if isinstance(f, NodesKept)
+        ),
         *_end_sentences(facts),
     ]
     ordered = sorted(happened, key=lambda s: s.at or account.until)

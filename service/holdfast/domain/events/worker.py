@@ -209,6 +209,20 @@ class GpuUnhealthy(EventBase):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class NodesKept(EventBase):
+    """The program of an attempt has failed, and its nodes are kept for commands of users.
+
+    They are billed as long.
+    """
+
+    source: ClassVar[Source] = Source.WORKER
+    attempt: Attempt
+    step: Count
+    until: AwareDatetime
+    """When they end at the latest."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class WorkerLeft(EventBase):
     """The worker of an attempt stopped training."""
 
@@ -243,5 +257,6 @@ WorkerFact: TypeAlias = (
     | RanksRestarted
     | RanksReplaced
     | GpuUnhealthy
+    | NodesKept
     | WorkerLeft
 )

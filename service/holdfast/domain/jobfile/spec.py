@@ -27,7 +27,7 @@ from holdfast.domain.access.permissions import PROJECT_NAME
 from holdfast.domain.events.planning import LaunchPlacement
 from holdfast.domain.events.values import MAX_PRIORITY
 from holdfast.domain.jobfile.checkpoint_spec import Checkpoint
-from holdfast.domain.jobfile.limits import Limits
+from holdfast.domain.jobfile.limits import Limits, Span
 from holdfast.domain.jobfile.places import (
     PlaceOption,
     job_places,
@@ -260,6 +260,8 @@ class HoldfastBlock(SpecModel):
         Field(max_length=MAX_PATTERNS),
     ] = Field(default_factory=list)
     """Patterns of files that are kept in the checkpoint store at the end of an attempt."""
+    keep_failed: Span | None = None
+    """How long nodes are kept after a failure of the program; None: not at all."""
     tags: dict[str, Text] = Field(default_factory=dict)
     notify: Annotated[list[Text], BeforeValidator(listed), Field(max_length=MAX_JOB_CHANNELS)] = (
         Field(default_factory=list, repr=False, exclude=True)

@@ -10,6 +10,7 @@ from holdfast.domain.events import (
     CheckpointFailed,
     GpuUnhealthy,
     LeftReason,
+    NodesKept,
     PreemptionNoticed,
     RanksReplaced,
     RanksRestarted,
@@ -84,6 +85,11 @@ def apply_worker_event(job: Job, event: WorkerFact) -> Job:  # noqa: PLR0911 - o
             )
         case RanksReplaced():
             return with_replaced_ranks(job, event) if current else job
+        case NodesKept(until=until):
+            kept = f"the program has failed; its nodes are kept and billed until {until:%H:%M} UTC"
+            detail = f"{kept}: look into them with holdfast exec, or cancel the job"
+            is_kept = job.placed and event.attempt == job.attempt and not job.is_leaving
+            return replace(job, detail=detail) if is_kept else job
         case WorkerLeft(step=step) | PreemptionNoticed(step=step):
             return replace(job, step=max(job.step, step)) if current else job
         case (
