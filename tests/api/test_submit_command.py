@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 from holdfast.cli.app import app
 from holdfast.client import Refused
+from holdfast.domain.events import Submitted
 from support.simulated_service import SimulatedService, served
 from typer.testing import CliRunner
 
@@ -37,6 +39,18 @@ def test_submit_prints_the_line_and_sets_limits(at_terminal: CliRunner) -> None:
     assert json.loads(as_json.stdout)["limits"]["max_cost_usd"] is None
     assert (limits["max_cost_usd"], limits["deadline"]) == ("50", "48h")
     assert "#/holdfast/limits/deadline" in str(wrong.exception)
+
+
+def test_submit_keeps_nodes_after_a_failure(
+    world: SimulatedService, at_terminal: CliRunner
+) -> None:
+    done = at_terminal.invoke(app, ["submit", "job.yaml", "--keep-failed", "90m", "--json"])
+    wrong = at_terminal.invoke(app, ["submit", "job.yaml", "--keep-failed", "soon"])
+
+    [submission, *_] = world.services.journal.events(json.loads(done.stdout)["id"])
+    assert isinstance(submission.event, Submitted)
+    assert yaml.safe_load(submission.event.task)["envs"]["HOLDFAST_KEEP_FAILED"] == "5400"
+    assert "#/holdfast/keep_failed" in str(wrong.exception)
 
 
 def test_missing_workdir_of_a_local_job_is_refused(at_terminal: CliRunner) -> None:

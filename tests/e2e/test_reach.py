@@ -72,7 +72,7 @@ def test_nodes_of_a_failed_job_are_kept_and_reached(service: Service) -> None:
         name="kept",
         workdir=str(code),
         run="holdfast-worker run train.py",
-        holdfast={"keep_failed": "1h"},
+        holdfast={"keep_failed": "1h", "limits": {"max_failures": 1}},
     )
     kept = service.until(job, lambda job: "its nodes are kept" in job["detail"])
 

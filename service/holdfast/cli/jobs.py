@@ -72,6 +72,14 @@ Force = Annotated[
         help="Run on spot without checkpoints (progress is lost on preemption), or with limits that no plan can keep.",
     ),
 ]
+KeepFailed = Annotated[
+    str | None,
+    typer.Option(
+        "--keep-failed",
+        metavar="TIME",
+        help="Keep nodes after a failure for holdfast exec, such as 1h; they are billed.",
+    ),
+]
 Priority = Annotated[
     int | None,
     typer.Option(
@@ -99,6 +107,7 @@ def submit(
     project: Project = None,
     limits: Limits,
     priority: Priority = None,
+    keep_failed: KeepFailed = None,
     force: Force = False,
     upload: Upload = None,
     follow: Annotated[
@@ -109,7 +118,7 @@ def submit(
     """Submit a job; it survives preemptions until it is done."""
     task = task_of(file, name, env, secret).model_copy(update={"force": force})
     task.limits = LimitsIn(**limits) if limits else None
-    task.priority = priority
+    task.priority, task.keep_failed = priority, keep_failed
     task.project, task.default_project = (
         project,
         Credentials.read(read_settings().login_file).project,

@@ -76,6 +76,7 @@ def job_request(body: TaskIn) -> JobRequest:
         home_dir=body.home_dir,
         limits=body.limits.model_dump(exclude_unset=True) if body.limits else {},
         priority=body.priority,
+        keep_failed=body.keep_failed,
     )
     return JobRequest(
         text=body.task,
@@ -108,7 +109,15 @@ def submit_job(
     The same Idempotency-Key and body return the same job.
     """
     # Without defaults, so that a later version with more fields recognizes the same request.
-    optional = ("project", "default_project", "checkout", "code", "limits", "priority")
+    optional = (
+        "project",
+        "default_project",
+        "checkout",
+        "code",
+        "limits",
+        "priority",
+        "keep_failed",
+    )
     unset = {name for name in optional if getattr(body, name) is None}
     unset |= set() if body.force else {"force"}
     requested = body.model_dump_json(exclude={"secrets"} | unset)

@@ -142,6 +142,9 @@ class TaskIn(Schema):
     priority: Annotated[StrictInt, Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY)] | None = Field(
         default=None, description="Priority in the queue instead of the file's."
     )
+    keep_failed: str | None = Field(
+        default=None, description="Value of `holdfast.keep_failed` instead of the file's."
+    )
     force: StrictBool = Field(
         default=False,
         description="Run on spot without checkpoints (progress is lost on preemption), or with limits that no plan can "

@@ -64,6 +64,8 @@ class Overrides:
     """Tags that are added to those of the file."""
     priority: int | None = None
     """Priority in the queue; None to use the file's."""
+    keep_failed: str | None = None
+    """How long nodes are kept after a failure; None to use the file's."""
     plan: Mapping[str, Any] | None = None
     """Values that replace those of the file's plan, likewise; None leaves a file without a plan as it is."""
 
@@ -92,6 +94,8 @@ def parse_job_file(text: str, overrides: Overrides = Overrides()) -> ParsedJobFi
         raw = _with_values(raw, "tags", overrides.tags)
     if overrides.priority is not None:
         raw = _with_value(raw, "priority", overrides.priority)
+    if overrides.keep_failed is not None:
+        raw = _with_value(raw, "keep_failed", overrides.keep_failed)
     if overrides.plan is not None:
         raw = _with_values(raw, "plan", overrides.plan)
     file, file_flaws = validate({**raw, "envs": envs, "secrets": secrets})
