@@ -14,11 +14,19 @@ from local_slurm import SlurmCluster
 
 SAVES = """
 [ $HOLDFAST_ATTEMPT = 2 ] && exit 0
-trap 'cp $HOLDFAST_RUN_DIR/notice.json $HOLDFAST_RUN_DIR/saved; exit 75' TERM
+saved() { cat $HOLDFAST_RUN_DIR/../../node-*/run/saved 2> /dev/null | wc -l; }
+leave() {
+  cp $HOLDFAST_RUN_DIR/notice.json $HOLDFAST_RUN_DIR/draft
+  echo >> $HOLDFAST_RUN_DIR/draft
+  mv $HOLDFAST_RUN_DIR/draft $HOLDFAST_RUN_DIR/saved
+  until [ $(saved) -ge $SKYPILOT_NUM_NODES ]; do sleep 0.1; done
+  exit 75
+}
+trap leave TERM
 touch $HOLDFAST_RUN_DIR/up
 while :; do sleep 0.1; done
 """
-"""A program that saves and exits on notice. It succeeds in its second attempt."""
+"""A program that saves on notice and exits with the others, as ranks do. It succeeds in its second attempt."""
 FAILS = """
 [ $HOLDFAST_ATTEMPT = 2 ] && exit 0
 touch $HOLDFAST_RUN_DIR/up

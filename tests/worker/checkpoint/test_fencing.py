@@ -109,6 +109,26 @@ def test_concurrent_claims_get_distinct_epochs(store: DirectoryStore) -> None:
     assert len(set(claimed)) == 8
 
 
+def test_claim_that_is_replaced_during_a_listing_is_repeated(
+    store: DirectoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Names that appear and disappear while a directory is read may be missing."""
+    listings = 0
+
+    def read_late(self: DirectoryStore, prefix: str) -> list[str]:
+        nonlocal listings
+        listings += 1
+        if listings != 2:
+            return read(self, prefix)
+        FencingTokens(store).claim(9, "bb", LATER_S)  # It lists as well.
+        return []
+
+    read = DirectoryStore.list
+    monkeypatch.setattr(DirectoryStore, "list", read_late)
+
+    assert FencingTokens(store).acquire_next("aa", LATER_S) == 10
+
+
 def test_claim_with_a_lost_response_succeeds(tmp_path: Path) -> None:
     store = FlakyStore(tmp_path, loses_answers=True)
 

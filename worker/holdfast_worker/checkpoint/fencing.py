@@ -39,9 +39,10 @@ class FencingTokens:
             epoch = max(self._list_epochs(until_s), default=0) + 1
             if not self._try_claim(epoch, nonce, until_s):
                 continue
-            # List again: only the highest claim is kept, so this number may have been used before.
+            # List again: only the highest claim is kept, so this number may have been used before. A listing may have neither this
+            # claim nor the higher one that has just replaced it.
             claimed = self._list_epochs(until_s)
-            if max(claimed) == epoch:
+            if max(claimed, default=0) == epoch:
                 self._delete([epoch_key(e) for e in claimed if e < epoch], until_s)
                 return epoch
 
