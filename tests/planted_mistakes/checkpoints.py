@@ -153,7 +153,7 @@ CHECKPOINT_MISTAKES: Final = (
     Mistake(
         name="epoch-used-twice",
         file=f"{W}checkpoint/fencing.py",
-        old="            if max(claimed) == epoch:\n",
+        old="            if max(claimed, default=0) == epoch:\n",
         new="            if True:\n",
         tests=(f"{CHECKPOINT}test_fencing.py",),
     ),
