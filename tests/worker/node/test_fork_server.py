@@ -85,7 +85,11 @@ def described(folder: Path, script: Path, **extra: str) -> list[dict[str, Any]]:
 def started(driver: RunDriver) -> list[psutil.Process]:
     """The processes of two ranks in training: the agent, the ranks, and the successor of the agent."""
     wrapper = driver.start_wrapper("--nproc-per-node", "2", DDP_SCRIPT, ENDLESS)
-    wait_until((driver.run_dir / "trained").exists)
+    try:
+        wait_until((driver.run_dir / "trained").exists)
+    except AssertionError as error:
+        wrapper.kill()
+        raise AssertionError(driver.log(0), wrapper.communicate()[1]) from error
     [agent] = psutil.Process(wrapper.pid).children()
     pids = RunDir(driver.run_dir).registered_pids()
     [successor] = (child for child in agent.children() if child.pid not in pids.values())
