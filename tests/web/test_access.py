@@ -14,7 +14,14 @@ from web.axe import violations
 pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 
 TEAM = ("budgets", "projects", "users", "tokens", "notifications", "audit")
-PAGES = ("/", "/?by=tag&show=paid", "/submit", *(f"/team?tab={tab}" for tab in TEAM))
+PAGES = (
+    "/",
+    "/?by=tag&show=paid",
+    "/submit",
+    "/queue",
+    "/sweeps",
+    *(f"/team?tab={tab}" for tab in TEAM),
+)
 TABS = ("story", "events", "checkpoints", "logs", "task", "manifest")
 in_both_themes = pytest.mark.parametrize(
     "theme", ["light", pytest.param("dark", marks=pytest.mark.full)]
