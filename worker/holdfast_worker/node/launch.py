@@ -24,7 +24,12 @@ from holdfast_worker.node.exit_report import ExitReport
 from holdfast_worker.node.fork_server import Spare
 from holdfast_worker.node.group_rendezvous import GroupRendezvous
 from holdfast_worker.node.node_commands import open_commands
-from holdfast_worker.node.node_run import POLL_S, NodeRun, log_write_errors
+from holdfast_worker.node.node_run import (
+    POLL_S,
+    NodeRun,
+    is_asked_to_leave,
+    log_write_errors,
+)
 from holdfast_worker.node.open_trackers import end_open_tracker
 from holdfast_worker.node.output_collection import collect_outputs
 from holdfast_worker.node.rank_variables import (
@@ -52,9 +57,6 @@ from holdfast_worker.watchdog.gpu_monitor import GpuMonitor
 LINGER_GRACE_S: Final = 180.0
 """Time to linger beyond the deadline of the notice.
 A lower value exits before the launcher has noticed the loss of the node; a higher value pays for a node that was not preempted."""
-
-KEEP_POLL_S: Final = 0.5
-"""Interval at which a kept node looks for a notice. A lower value wakes an idle node; a higher value delays its end."""
 
 UNKNOWN_DEADLINE_S: Final = 300.0
 """Time to linger after a notice without a deadline; most clouds give two minutes or less.
@@ -205,12 +207,10 @@ class NodeLauncher:
             "or until the job is cancelled"
         )
         while time.monotonic() < until_s and not self._is_leaving():
-            time.sleep(KEEP_POLL_S)
+            time.sleep(POLL_S)
 
     def _is_leaving(self) -> bool:
-        sources = self._notice_sources
-        is_asked = sources.is_signalled or sources.superseded_by is not None
-        return is_asked or sources.notice() is not None or self._run_dir.is_noticed()
+        return is_asked_to_leave(self._notice_sources, self._run_dir)
 
     def _linger(self) -> None:
         """Wait for the end of the node, if the launcher would take an earlier exit for a failure."""

@@ -64,6 +64,15 @@ def log_write_errors() -> Iterator[None]:
         log_info(f"the run directory cannot be written: {error}")
 
 
+def is_asked_to_leave(sources: NoticeSources, run_dir: RunDir) -> bool:
+    """Whether a node has to end; a new notice is recorded."""
+    sources.drill.end_if_due()
+    if notice := sources.notice():
+        with log_write_errors():
+            run_dir.record_notice(notice.deadline)
+    return run_dir.is_noticed() or sources.is_signalled or sources.superseded_by is not None
+
+
 class NodeRun:
     """The ranks of one node, as long as they have the same leader."""
 
@@ -208,14 +217,7 @@ class NodeRun:
 
     def is_leaving(self) -> bool:
         """Whether this node has to end: it was asked to, or is about to be terminated."""
-        self._notice_sources.drill.end_if_due()
-        if notice := self._notice_sources.notice():
-            with log_write_errors():
-                self._run_dir.record_notice(notice.deadline)
-        sources = self._notice_sources
-        return (
-            self._run_dir.is_noticed() or sources.is_signalled or sources.superseded_by is not None
-        )
+        return is_asked_to_leave(self._notice_sources, self._run_dir)
 
     def _is_left_by_leader(self, watchdog: Watchdog, code: int) -> bool:
         """Whether the ranks of this node ended because node 0 was lost, or leaves its node."""
