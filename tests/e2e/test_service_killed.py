@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from itertools import pairwise
 
 import pytest
 from support.live_service import EXAMPLE, Service
@@ -38,7 +39,10 @@ def test_killed_service_resumes_its_job(service: Service) -> None:
         kinds.count("TrainingStarted") == kinds.count("WorkerLeft") == kinds.count("Finished") == 1
     )
     saved = [checkpoint["step"] for checkpoint in service.json("checkpoints", job)]
-    assert saved == list(range(STEPS, 0, -10))
+    # Which steps are saved depends on the machine, as a save waits for the one before: each that was saved is known, once.
+    assert saved == sorted((int(commit.name[:12]) for commit in commits.iterdir()), reverse=True)
+    assert saved[0] == STEPS
+    assert all(newer - older >= 10 for newer, older in pairwise(saved))
     assert service.cli("db", "check").returncode == 0
 
 

@@ -22,6 +22,10 @@ SLACK = 4
 """Steps for which a snapshot is not complete on a busy machine, after the one in which it was taken."""
 MEMORY = {"HOLDFAST_MEMORY": f"{EVERY} steps", "HOLDFAST_MAX_RESTARTS": "1"}
 SHARDED = ("--shard", "--pause", "0.1")
+HELD = ("--hold", "14")
+"""Ranks stay in this step until the test releases them, so that no later snapshot is taken."""
+COPIED_S = 1.0
+"""Copies of a snapshot are exchanged in a small part of this time."""
 
 
 @pytest.fixture(scope="module")
@@ -80,12 +84,13 @@ def test_killed_rank_costs_few_steps(tmp_path: Path, undisturbed: Nodes, moment:
 
 @pytest.mark.parametrize("lost", [1, pytest.param(2, marks=pytest.mark.full)])
 def test_lost_node_costs_few_steps(tmp_path: Path, undisturbed: Nodes, lost: int) -> None:
-    # Copies are exchanged in a small part of the time.
-    nodes = started(tmp_path, HOLDFAST_MEMORY="8 steps")
-    wait_for_step(nodes, 14)
+    nodes = started(tmp_path, *HELD, HOLDFAST_MEMORY="8 steps")
+    wait_for_step(nodes, 13)
+    time.sleep(COPIED_S)
 
     assert nodes.would_wait
     nodes.kill(lost)
+    (tmp_path / "released").touch()
     nodes.replace(lost)
     logs = nodes.finish()
 
@@ -111,7 +116,7 @@ def test_replacement_has_copies_for_the_next_loss(tmp_path: Path, undisturbed: N
 
 
 def test_loss_of_two_neighbors_repeats_from_the_store(tmp_path: Path, undisturbed: Nodes) -> None:
-    nodes = started(tmp_path, every="12 steps", HOLDFAST_MEMORY="7 steps")
+    nodes = started(tmp_path, "--commits", "12", every="12 steps", HOLDFAST_MEMORY="7 steps")
     wait_for_step(nodes, 17)
 
     nodes.kill(1)
@@ -162,9 +167,11 @@ def test_loss_of_a_replacement_is_awaited_as_well(tmp_path: Path, undisturbed: N
 def test_lost_group_costs_few_steps(tmp_path: Path, undisturbed: Nodes) -> None:
     groups = Groups(tmp_path, steps=STEPS, every="1000 steps", HOLDFAST_MEMORY="8 steps")
     with groups.opened():
-        groups.start(*SHARDED)
-        wait_for_step(groups, 14)
+        groups.start(*SHARDED, *HELD)
+        wait_for_step(groups, 13)
+        time.sleep(COPIED_S)
         groups.kill(2)
+        (tmp_path / "released").touch()
         groups.start_group(2)
         logs = groups.finish()
 
@@ -200,7 +207,8 @@ def single(path: Path, *arguments: str, **extra: str) -> tuple[RunDriver, str]:
     driver = RunDriver(path, every="7 steps", extra={**MEMORY, **extra})
     program = path / "wrapper.py"
     command = ("--nproc-per-node", "2", SCRIPT, str(STEPS), str(path), *SHARDED)
-    fall = ("--fall", "1:20:end")
+    # However slow the machine is, the checkpoints of steps 7 and 14 are committed before that.
+    fall = ("--fall", "1:20:end", "--commits", "7,14")
     if program.exists():
         wrapper = driver.start_python(program.read_text(), "run", *command, *fall, *arguments)
     else:

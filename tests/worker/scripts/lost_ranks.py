@@ -1,7 +1,7 @@
 """A training script in which one process falls at a given moment within a step, once.
 
 python lost_ranks.py TOTAL FOLDER [--fall RANK:STEP:MOMENT] [--error RANK:STEP] [--two-optimizers] [--shard] [--untracked]
-    [--pause SECONDS] [--late RANK]
+    [--pause SECONDS] [--late RANK] [--commits STEP,STEP] [--hold STEP]
 """
 
 import argparse
@@ -47,6 +47,20 @@ class Fall:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
+def end_step(args: argparse.Namespace, step: int) -> None:
+    """Pause; wait for the checkpoints of `--commits` that were taken some steps ago, at most a minute, and for the end of `--hold`."""
+    time.sleep(args.pause)
+    commits = Path(os.environ.get("HOLDFAST_STORE", "").removeprefix("file://"))
+    commits /= f"{os.environ.get('HOLDFAST_JOB')}/commits"
+    end = time.monotonic() + 60
+    for saved in map(int, filter(None, args.commits.split(","))):
+        while saved + 3 <= step and not [*commits.glob(f"{saved:012d}-*")]:
+            assert time.monotonic() < end, f"the checkpoint of step {saved} was not committed"
+            time.sleep(0.02)
+    while step == args.hold and not (args.folder / "released").exists():
+        time.sleep(0.02)
+
+
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("total", type=int)
@@ -60,6 +74,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--wait", type=float, default=0.0)
     parser.add_argument("--late", type=int, default=-1)
     parser.add_argument("--pause", type=float, default=0.0)
+    parser.add_argument("--commits", default="")
+    parser.add_argument("--hold", type=int, default=-1)
     return parser.parse_args()
 
 
@@ -112,7 +128,7 @@ def main() -> None:
             losses.flush()
             processes.write(f"{os.getpid()}\n")
             processes.flush()
-            time.sleep(args.pause)
+            end_step(args, step)
             fall.at(step, "end")
     digest = state_dict_digest({n: full_tensor(t) for n, t in model.state_dict().items()})
     (args.folder / f"result-{run.rank}").write_text(digest)
