@@ -204,6 +204,24 @@ def test_spot_on_infra_without_spot_is_disabled_with_a_note() -> None:
 
 
 @pytest.mark.parametrize(
+    ("fields", "noted"),
+    [
+        ({"infra": "gcp", "accelerators": "A100:4", "max_hourly_cost": 20}, True),
+        ({"infra": "gcp/us-central1", "accelerators": "A100:4"}, False),
+        ({"infra": "gcp", "cpus": 8, "max_hourly_cost": 20}, False),
+        ({"infra": "aws", "accelerators": "A100:8", "max_hourly_cost": 20}, False),
+    ],
+)
+def test_limit_that_skypilot_ignores_on_gcp_is_noted(fields: dict[str, Any], noted: bool) -> None:
+    found = [note for note in notes(**fields) if "ignores max_hourly_cost" in note]
+
+    assert len(found) == noted
+    limited = rendered(resources=fields, holdfast={"limits": {"max_hourly_cost_usd": 20}}).notes
+    on_gcp = "gcp" in fields["infra"] and "accelerators" in fields
+    assert any("ignores max_hourly_cost" in note for note in limited) is on_gcp
+
+
+@pytest.mark.parametrize(
     ("autostop", "rendered_autostop", "noted"),
     [(None, BRAKE, False), (True, True, False), (30, 30, True), (False, False, True), ({"down": True}, {"down": True}, True)],
 )  # fmt: skip

@@ -130,7 +130,13 @@ def managed_resources(
             "labels": {**labels, **(fresh.get("labels") or {})}
         }
         fresh["use_spot"] = spot[0]
-    notes = (*_spot_notes(found), *recovery_notes, *_autostop_notes(common), *label_notes)
+    notes = (
+        *_spot_notes(found),
+        *_cost_notes(spec, found),
+        *recovery_notes,
+        *_autostop_notes(common),
+        *label_notes,
+    )
     return fresh, (*check_accelerators(found, bundled_accelerators())[1], *notes)
 
 
@@ -262,6 +268,16 @@ def _max_hourly_cost(spec: JobSpec, candidate: ResourceOption) -> dict[str, floa
         bounds.append(max(1, limit // spec.num_nodes) / MICROS_PER_USD)
     lowest = min(bounds, default=math.inf)
     return {} if math.isinf(lowest) else {"max_hourly_cost": lowest}
+
+
+def _cost_notes(spec: JobSpec, found: Sequence[ResourceOption]) -> Iterator[str]:
+    for candidate in found:
+        has_gpus = candidate.options.get("accelerators")
+        if candidate.cloud == "gcp" and has_gpus and _max_hourly_cost(spec, candidate):
+            yield (
+                f"{candidate.pointer[2:]}: SkyPilot 0.14.1 ignores max_hourly_cost for nodes with GPUs on gcp; "
+                "holdfast.limits.max_hourly_cost_usd pauses a job that costs more once its nodes run"
+            )
 
 
 def _autostop_notes(common: Mapping[str, Any]) -> Iterator[str]:

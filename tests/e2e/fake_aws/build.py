@@ -39,7 +39,12 @@ DISK_BYTES = 24 << 30
 
 Hosts write some 200 MB each; a small disk ends a long test run, and a large one costs nothing.
 """
-SKYPILOT_LOCK = CHECKOUT / "requirements-skypilot.lock"
+LOCKS = (
+    CHECKOUT / "requirements-skypilot.lock",
+    HERE / "requirements.lock",
+    CHECKOUT / "tests/support/skypilot/requirements.lock",
+)
+"""What SkyPilot's environment consists of, for the hosts and for the tests of its optimizer."""
 HIDDEN = ("/dev", "/mnt", "/proc", "/run", "/sys", "/tmp")
 """Directories that host_init.sh mounts separately on each host."""
 NOT_FOR_HOSTS = ("holdfast", "_holdfast", "__pycache__", "pip", "distutils-precedence")
@@ -157,9 +162,8 @@ def _environment(paths: Paths) -> None:
     python = paths.venv / "bin" / "python"
     if not python.exists():
         subprocess.run([_base_python(), "-m", "venv", paths.venv], check=True)
-    locks: list[str | Path] = ["-r", SKYPILOT_LOCK, "-r", HERE / "requirements.lock"]
     pip: list[str | Path] = [python, "-m", "pip", "--disable-pip-version-check", "install", "-qq"]
-    subprocess.run([*pip, *locks], check=True)
+    subprocess.run([*pip, *(word for lock in LOCKS for word in ("-r", lock))], check=True)
     packages = _packages_of(python)
     shutil.copy(HERE / "probe.py", packages / "skycloud_probe.py")
     (packages / "skycloud_probe.pth").write_text("import skycloud_probe\n")
@@ -243,7 +247,7 @@ def _packages_of(python: Path) -> Path:
 
 
 def _wanted_environment() -> str:
-    files = [SKYPILOT_LOCK, HERE / "requirements.lock", HERE / "probe.py"]
+    files = [*LOCKS, HERE / "probe.py"]
     return _digest([platform.python_version(), *(path.read_text() for path in files)])
 
 
