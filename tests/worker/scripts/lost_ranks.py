@@ -1,7 +1,7 @@
 """A training script in which one process falls at a given moment within a step, once.
 
 python lost_ranks.py TOTAL FOLDER [--fall RANK:STEP:MOMENT] [--error RANK:STEP] [--two-optimizers] [--shard] [--untracked]
-    [--pause SECONDS] [--late RANK] [--commits STEP,STEP] [--hold STEP]
+    [--pause SECONDS] [--late RANK] [--committed STEP] [--hold STEP]
 """
 
 import argparse
@@ -48,15 +48,16 @@ class Fall:
 
 
 def end_step(args: argparse.Namespace, step: int) -> None:
-    """Pause; wait for the checkpoints of `--commits` that were taken some steps ago, at most a minute, and for the end of `--hold`."""
+    """Pause, and wait for what a test wants to have happened by then: `--committed`, at most a minute, and the end of `--hold`."""
     time.sleep(args.pause)
     commits = Path(os.environ.get("HOLDFAST_STORE", "").removeprefix("file://"))
     commits /= f"{os.environ.get('HOLDFAST_JOB')}/commits"
     end = time.monotonic() + 60
-    for saved in map(int, filter(None, args.commits.split(","))):
-        while saved + 3 <= step and not [*commits.glob(f"{saved:012d}-*")]:
-            assert time.monotonic() < end, f"the checkpoint of step {saved} was not committed"
-            time.sleep(0.02)
+    while args.committed <= step - 3 and not any(
+        int(commit.name[:12]) >= args.committed for commit in commits.glob("*.json")
+    ):
+        assert time.monotonic() < end, f"no checkpoint from step {args.committed} on was committed"
+        time.sleep(0.02)
     while step == args.hold and not (args.folder / "released").exists():
         time.sleep(0.02)
 
@@ -74,7 +75,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--wait", type=float, default=0.0)
     parser.add_argument("--late", type=int, default=-1)
     parser.add_argument("--pause", type=float, default=0.0)
-    parser.add_argument("--commits", default="")
+    parser.add_argument("--committed", type=int, default=1 << 40)
     parser.add_argument("--hold", type=int, default=-1)
     return parser.parse_args()
 
