@@ -45,8 +45,10 @@ def at_terminal(world: SimulatedService, monkeypatch: pytest.MonkeyPatch) -> Ite
         yield CliRunner()
 
 
-def report(world: SimulatedService, job: str, *points: dict[str, float]) -> None:
-    """Report points as the worker of the newest attempt, after those of the simulated one."""
+def report(
+    world: SimulatedService, job: str, *points: dict[str, float], **more: Any
+) -> dict[str, Any]:
+    """Report points as the worker of the newest attempt, after those of the simulated one, and return the answer."""
     shown = world.job(job)
     begun = world.services.journal.marks(job).get(shown["attempt"], 0)
     reports = [
@@ -58,9 +60,11 @@ def report(world: SimulatedService, job: str, *points: dict[str, float]) -> None
         }
         for i, values in enumerate(points, 1)
     ]
-    body = {"attempt": shown["attempt"], "reports": reports}
+    body = {"attempt": shown["attempt"], "reports": reports, **more}
     answer = world.http.post(f"/v1/jobs/{job}/reports", json=body, headers=world.worker_token(job))
     assert answer.status_code == 200, answer.text
+    reply: dict[str, Any] = answer.json()
+    return reply
 
 
 def throughput(world: SimulatedService, job: str) -> dict[str, Any]:
@@ -109,6 +113,29 @@ def test_older_worker_has_an_end_but_no_rates(world: SimulatedService, job_id: s
     assert found["newest"] is found["mean"] is None
     assert found["training_step_s"] == pytest.approx(1, rel=0.1)
     assert found["eta"]["p50"] is not None
+
+
+def test_worker_with_a_tracker_learns_the_expected_end(
+    world: SimulatedService, job_id: str
+) -> None:
+    unasked = report(world, job_id)
+    asked = report(world, job_id, asks_end=True)
+
+    now, eta = world.clock.now(), world.job(job_id)["eta"]
+    assert unasked["remaining"] is None
+    assert asked["remaining"] == {
+        f"{name}_s": pytest.approx((datetime.fromisoformat(eta[name]) - now).total_seconds())
+        for name in ("p10", "p50", "p90")
+    }
+    assert 0 < asked["remaining"]["p10_s"] <= asked["remaining"]["p90_s"]
+
+
+def test_worker_learns_no_end_without_an_estimate(world: SimulatedService) -> None:
+    job: str = world.submit()["id"]
+    world.until(job, "training")
+
+    assert world.job(job)["eta"]["p50"] is None
+    assert report(world, job, asks_end=True)["remaining"] is None
 
 
 def test_rate_by_the_clock_counts_time_without_nodes(world: SimulatedService, job_id: str) -> None:

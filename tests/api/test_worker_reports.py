@@ -57,7 +57,13 @@ def test_gap_is_answered_with_the_expected_report_number(world: SimulatedService
 
     answer = _send(world, job, _report(5, step=5, values={}))
 
-    assert answer.json() == {"next": 1, "leave_within_s": None, "stop": None, "drills": []}
+    assert answer.json() == {
+        "next": 1,
+        "leave_within_s": None,
+        "stop": None,
+        "drills": [],
+        "remaining": None,
+    }
     assert world.http.get(f"/v1/jobs/{job}/metrics").json() == []
 
 
@@ -97,7 +103,13 @@ def test_replaced_ranks_keep_the_job_training(world: SimulatedService) -> None:
     answer = _send(world, job, report)
 
     after = world.http.get(f"/v1/jobs/{job}").json()
-    assert answer.json() == {"next": n + 1, "leave_within_s": None, "stop": None, "drills": []}
+    assert answer.json() == {
+        "next": n + 1,
+        "leave_within_s": None,
+        "stop": None,
+        "drills": [],
+        "remaining": None,
+    }
     assert (after["state"], after["step"]) == ("training", body["step"])
     assert [after[name] for name in ("attempt", "failures", "preemptions")] == [1, 0, 0]
     [event] = [
@@ -141,7 +153,13 @@ def test_known_reports_of_a_newer_worker_are_accepted(world: SimulatedService) -
         headers=world.worker_token(job),
     )
 
-    assert answer.json() == {"next": 5, "leave_within_s": None, "stop": None, "drills": []}
+    assert answer.json() == {
+        "next": 5,
+        "leave_within_s": None,
+        "stop": None,
+        "drills": [],
+        "remaining": None,
+    }
     assert [p["step"] for p in world.http.get(f"/v1/jobs/{job}/metrics").json()] == [1, 2]
     assert mustered.status_code != 422
 
@@ -235,7 +253,13 @@ def test_worker_learns_its_attempt_after_the_next_observation(
     assert result.json() == {"attempt": 1, "next": 4, "before": 3}, (
         "the simulated worker has also reported"
     )
-    assert reported.json() == {"next": 4, "leave_within_s": None, "stop": None, "drills": []}
+    assert reported.json() == {
+        "next": 4,
+        "leave_within_s": None,
+        "stop": None,
+        "drills": [],
+        "remaining": None,
+    }
 
 
 def test_replaced_worker_is_fenced(world: SimulatedService) -> None:

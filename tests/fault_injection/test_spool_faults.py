@@ -118,9 +118,15 @@ class Service:
         return last + 1
 
     def deliver(
-        self, attempt: int, reports: list[Report], oldest: int | None = None
+        self,
+        attempt: int,
+        reports: list[Report],
+        oldest: int | None = None,
+        *,
+        asks_end: bool = False,
     ) -> DeliveryResponse:
         """Deliver over HTTP. Either side may be killed before the response arrives."""
+        assert not asks_end, "there is no tracker"
         self.faults.maybe_kill()
         if self.faults.is_armed and self.faults.rng.random() < 0.05:
             reports = reports[: self.faults.rng.randrange(len(reports) + 1)]

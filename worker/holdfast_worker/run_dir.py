@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -26,7 +27,7 @@ from holdfast_worker.protocol.environment import (
     TRAINED_FILE,
     WAITS_FILE,
 )
-from holdfast_worker.protocol.reports import JobStop
+from holdfast_worker.protocol.reports import PERCENTILES, JobStop
 
 HINT_FILE: Final = "hint.json"
 """Written by the wrapper on a rebalance recommendation of the cloud.
@@ -47,6 +48,9 @@ STOP_FILE: Final = "stop.json"
 """Written by the process that delivers reports: `{"stop": ...}`, what becomes of a job that stops."""
 TRACKER_FILE: Final = "tracker.json"
 """Written by rank 0 while the run of a tracker is open (`node.open_trackers`)."""
+END_FILE: Final = "end.json"
+"""Written by rank 0 without contents, to be filled by the process that delivers reports: `{"p10": ..., "p50": ..., "p90": ...}`, the expected
+end of the job on the monotonic clock of this machine, in seconds."""
 EPOCH_FILE: Final = "epoch"
 """Written by rank 0: the epoch that it has claimed in the store, if the launcher assigned none."""
 FAILURE_FILE: Final = "failure.json"
@@ -86,7 +90,8 @@ class RunDir:
 
     def clear(self) -> None:
         """Remove the files of an earlier run, except a notice or a hint, which may precede this run."""
-        for name in (TRAINED_FILE, EPOCH_FILE, GPUS_FILE, GPU_FAULTS_FILE, STOP_FILE, TRACKER_FILE):
+        status = (STOP_FILE, TRACKER_FILE, END_FILE)
+        for name in (TRAINED_FILE, EPOCH_FILE, GPUS_FILE, GPU_FAULTS_FILE, *status):
             (self.path / name).unlink(missing_ok=True)
         self.mark_snapshots(are_kept=False)
         self.withdraw_waiting()
@@ -329,6 +334,23 @@ class RunDir:
     def stop(self) -> JobStop | None:
         """What becomes of the job; None while it does not stop, as far as known."""
         return JobStop.parse((read_json(self.path / STOP_FILE) or {}).get("stop"))
+
+    def ask_for_end(self) -> None:
+        """Have the expected end of the job recorded."""
+        (self.path / END_FILE).touch()
+
+    def wants_end(self) -> bool:
+        """Whether the expected end of the job is to be recorded."""
+        return (self.path / END_FILE).exists()
+
+    def record_end(self, monotonic_s: Mapping[str, float]) -> None:
+        """Record the expected end of the job, by percentile."""
+        _replace(self.path / END_FILE, json.dumps(dict(monotonic_s)))
+
+    def expected_end(self) -> Mapping[str, float]:
+        """The expected end of the job on the monotonic clock, by percentile; empty if unknown."""
+        raw = read_json(self.path / END_FILE) or {}
+        return {name: float(str(raw[name])) for name in PERCENTILES if name in raw}
 
     def record_tracker(self, text: str) -> None:
         """Record the open run of a tracker, for this user only: addresses may have passwords."""

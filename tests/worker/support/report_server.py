@@ -45,6 +45,8 @@ class ReportServer:
     """Time that the job gets to exit; None for no exit request."""
     stop: str | None = None
     """What becomes of the job, if it stops."""
+    remaining: dict[str, float] | None = None
+    """Seconds until the expected end of the job, for deliveries that ask for it."""
     drills: list[dict[str, Any]] = field(default_factory=list)
     """Requests to end nodes, which each response repeats."""
     knows_oldest: bool = True
@@ -131,6 +133,7 @@ class ReportServer:
                 "leave_within_s": self.leave_within_s,
                 "stop": self.stop,
                 "drills": self.drills,
+                "remaining": self.remaining if body.get("asks_end") else None,
             }
 
     def wait_for(self, attempt: int, count: int) -> None:

@@ -398,6 +398,64 @@ def test_tracker_of_a_wrapped_run_sees_the_end_of_its_job(
     assert (code, out.read_text()) == (Exit.PREEMPTED, f"{stop or 'preempted'} 3 ")
 
 
+ESTIMATED = """
+import itertools
+import json
+import sys
+import time
+from pathlib import Path
+
+import torch
+from holdfast_worker import Run
+
+
+class Files:
+    errors = ()
+    known = None
+
+    def open(self, job, step):
+        pass
+
+    def write(self, step, values):
+        found = {n: s for n, s in values.items() if n.startswith("holdfast/remaining_seconds_")}
+        self.known = self.known or found
+
+    def close(self):
+        Path(sys.argv[1]).write_text(json.dumps({name: round(s / 1000) for name, s in self.known.items()}))
+
+
+run = Run.start()
+model = run.wrap(torch.nn.Linear(2, 1))
+run.track(model=model)
+tracker = Files()
+run.log_to(tracker)
+begun_s = time.monotonic()
+for x in run.steps(itertools.repeat(torch.ones(1, 2))):
+    model(x).sum().backward()
+    time.sleep(0.05)
+    if tracker.known or time.monotonic() - begun_s > 60:
+        break
+run.finish()
+"""
+
+
+def test_tracker_shows_the_expected_end(tmp_path: Path) -> None:
+    remaining = {"p10_s": 11_000.0, "p50_s": 22_000.0, "p90_s": 33_000.0}
+    service, port = ReportServer(remaining=remaining), free_port()
+    driver = RunDriver(tmp_path, extra={"HOLDFAST_URL": f"http://127.0.0.1:{port}"})
+    script, out = tmp_path / "train.py", tmp_path / "out"
+    script.write_text(ESTIMATED)
+
+    with service.opened(port):
+        driver.run_wrapper(str(script), str(out))
+
+    assert json.loads(out.read_text()) == {
+        "holdfast/remaining_seconds_p10": 11,
+        "holdfast/remaining_seconds_p50": 22,
+        "holdfast/remaining_seconds_p90": 33,
+    }
+
+
 KILLED = """
 import os
 import sys
@@ -418,6 +476,7 @@ for number, x in enumerate(run.steps([torch.ones(1, 2)] * 5, total=5)):
 """
 
 
+@pytest.mark.filterwarnings("ignore")  # Deprecation warnings of its database.
 def test_wrapper_ends_the_run_of_a_killed_rank(tmp_path: Path) -> None:
     require("mlflow")
     uri = f"sqlite:///{tmp_path}/mlflow.db"

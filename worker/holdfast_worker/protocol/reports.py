@@ -21,13 +21,14 @@ RENDEZVOUS_PATH: Final = "/v1/jobs/{job}/rendezvous"
 """POST `{node, group, incarnation, joined, addresses, port}` of a node, if a job has several groups of them. Only node 0 has addresses.
 200: `{leader: {group, incarnation, addresses, port} | null, start}`, see `Meeting`. 409: `FENCED`, the node was replaced, or the job stops."""
 REPORTS_PATH: Final = "/v1/jobs/{job}/reports"
-"""POST `{attempt, reports: [{n, at, kind, body}], incarnation?, oldest?}`.
-200: `{next, leave_within_s?, stop?, drills?: [{requested_at, nodes, within_s}]}`. 409: `FENCED` or `NOT_REGISTERED`.
+"""POST `{attempt, reports: [{n, at, kind, body}], incarnation?, oldest?, asks_end?}`.
+200: `{next, leave_within_s?, stop?, drills?: [{requested_at, nodes, within_s}], remaining?: {p10_s, p50_s, p90_s}}`. 409: `FENCED` or `NOT_REGISTERED`.
 
 `incarnation` is present if the worker registered. `oldest` is the number of the delivery's first report, if the worker no
 longer has the one that the service expects, as after a restored backup: the service continues there. `next` is the number
 of the next expected report. `leave_within_s` asks a registered worker to save its work and exit within so many seconds, as
-on a termination notice. The launcher notifies workers that did not register. `stop` is a `JobStop`, while the job stops. `drills`: see `GroupDrill`."""
+on a termination notice. The launcher notifies workers that did not register. `stop` is a `JobStop`, while the job stops. `drills`: see `GroupDrill`. `remaining` is the time until the expected end of the job,
+if the worker `asks_end` and there is an estimate."""
 MAX_BODY_BYTES: Final = 1024 * 1024
 """Size of a request that the service accepts.
 A lower value rejects a worker's batch; a higher value lets one caller hold the memory of many."""
@@ -39,6 +40,9 @@ FENCED: Final = "fenced"
 """A different incarnation of this job replaced this one."""
 NOT_REGISTERED: Final = "not-mustered"
 """This incarnation is unknown, as after a restored backup: it has to register again."""
+
+PERCENTILES: Final = ("p10", "p50", "p90")
+"""Percentiles of the expected end of a job."""
 
 
 class JobStop(StrEnum):

@@ -9,6 +9,7 @@ registered first; until then its reports wait in the spool.
 from __future__ import annotations
 
 import itertools
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -56,6 +57,9 @@ KEEPALIVE_S: Final = 20.0
 """Interval of empty deliveries while there are no reports.
 They fetch requests of the service. A lower value adds requests; a higher value delays the request to exit for a rank that
 hangs."""
+END_INTERVAL_S: Final = 60.0
+"""Interval at which the expected end of the job is requested for a tracker.
+A lower value has the service estimate more often; a higher value shows an old estimate."""
 MAX_BACKOFF_S: Final = 10.0
 """Maximum pause between retries.
 A lower value adds load to a service that is down; a higher value delays the recovery."""
@@ -105,6 +109,7 @@ class ReportSender:
         self.drills = SimpleQueue[tuple[Sequence[int], float]]()
         """Nodes that have to end in a drill, and when by `time.monotonic`; each request once."""
         self._known_drills = set[str]()
+        self._asked_end_s = -math.inf
         self.superseded_by: str | None = None
         """The service's message that a different incarnation replaced this one.
         None while this one is the newest."""
@@ -262,11 +267,17 @@ class ReportSender:
         self, offset: ReportOffset, reports: list[Report], oldest: int | None = None
     ) -> int | None:
         """Deliver reports and return the next expected number; None after the deadline."""
+        asks_end = self._is_end_due(offset.attempt)
         answer: DeliveryResponse | None = self._retry(
-            lambda: self._client.deliver(offset.attempt, reports, oldest)
+            lambda: self._client.deliver(offset.attempt, reports, oldest, asks_end=asks_end)
         )
         if not answer:
             return None
+        if self._run_dir and asks_end:
+            self._asked_end_s = time.monotonic()
+            end_s = {name: time.monotonic() + s for name, s in answer.remaining_s.items()}
+            with suppress(OSError):  # Only trackers need it.
+                self._run_dir.record_end(end_s)
         self._delivery.answered_s = time.monotonic()
         # A launcher that numbers attempts also sends them notices with a deadline, and expects none to exit before that.
         if answer.leave_within_s is not None and self._incarnation and not self.leave_by:
@@ -279,6 +290,15 @@ class ReportSender:
                 self._known_drills.add(drill.requested_at)
                 self.drills.put((drill.nodes, time.monotonic() + drill.within_s))
         return answer.next
+
+    def _is_end_due(self, attempt: int) -> bool:
+        """Whether a tracker wants to know the expected end of the job, and has not been informed lately."""
+        return (
+            self._run_dir is not None
+            and attempt == self._attempt
+            and time.monotonic() - self._asked_end_s > END_INTERVAL_S
+            and self._run_dir.wants_end()
+        )
 
     def _retry(self, request: Callable[[], T]) -> T | None:
         """The response to a request, with retries; None after the deadline."""

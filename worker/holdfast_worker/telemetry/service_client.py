@@ -6,7 +6,7 @@ import json
 import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from http import HTTPStatus
 from http.client import HTTPException
 from typing import Any, Final
@@ -23,6 +23,7 @@ from holdfast_worker.protocol.release import user_agent
 from holdfast_worker.protocol.reports import (
     FENCED,
     NOT_REGISTERED,
+    PERCENTILES,
     PROBLEMS,
     REGISTER_PATH,
     RENDEZVOUS_PATH,
@@ -79,6 +80,8 @@ class DeliveryResponse:
     drills: Sequence[GroupDrill] = ()
     stop: JobStop | None = None
     """What becomes of the job, if it stops."""
+    remaining_s: Mapping[str, float] = field(default_factory=dict)
+    """Seconds until the expected end of the job, by percentile; empty if not asked for or unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,12 +130,17 @@ class ServiceClient:
             raise ServiceUnreachable(f"malformed response: {error}") from error
 
     def deliver(
-        self, attempt: int, reports: list[Report], oldest: int | None = None
+        self,
+        attempt: int,
+        reports: list[Report],
+        oldest: int | None = None,
+        *,
+        asks_end: bool = False,
     ) -> DeliveryResponse:
         """Deliver reports of an attempt; an empty delivery returns the next expected number.
 
         `oldest` is the number of the first report that is still here, if the service expects an older one. A service of an
-        earlier version ignores it.
+        earlier version ignores it, as well as `asks_end`: whether the expected end of the job is wanted.
         """
         body: dict[str, Any] = {
             "attempt": attempt,
@@ -144,6 +152,8 @@ class ServiceClient:
             body["incarnation"] = self.incarnation
         if oldest is not None:
             body["oldest"] = oldest
+        if asks_end:
+            body["asks_end"] = True
         reply = self._post(REPORTS_PATH, body)
         try:
             within_s = reply.get("leave_within_s")
@@ -153,6 +163,7 @@ class ServiceClient:
                 # A service of an earlier version requests none.
                 [_group_drill(each) for each in reply.get("drills", ())],
                 JobStop.parse(reply.get("stop")),
+                _remaining_s(reply.get("remaining")),
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ServiceUnreachable(f"malformed response: {error}") from error
@@ -218,6 +229,12 @@ def _to_error(answer: urllib.error.HTTPError) -> Exception:
         if ours and answer.code in FINAL_STATUSES
         else ServiceUnreachable(status)
     )
+
+
+def _remaining_s(remaining: Mapping[str, Any] | None) -> Mapping[str, float]:
+    if not remaining:
+        return {}
+    return {name: float(remaining[f"{name}_s"]) for name in PERCENTILES}
 
 
 def _group_drill(reply: Mapping[str, Any]) -> GroupDrill:

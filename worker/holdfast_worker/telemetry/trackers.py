@@ -8,6 +8,7 @@ If rank 0 is killed, the wrapper ends its run (`node.open_trackers`).
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -34,6 +35,12 @@ A lower value shows more cancelled jobs as preempted; a higher value delays the 
 
 POLL_S: Final = 0.05
 """Interval of looks for that answer. A lower value burns a core; a higher value delays the exit."""
+
+REMAINING: Final = "holdfast/remaining_seconds_"
+"""Metrics of the time until the expected end of the job, each followed by the name of a percentile."""
+
+REMAINING_S: Final = 10.0
+"""Interval of their points. A lower value repeats an estimate; a higher value makes the series coarse."""
 
 WANDB_KILLED: Final = 255
 """Exit code with which Weights & Biases shows a run as killed, as after Ctrl+C (`wandb.sdk.lib.exit_hooks`)."""
@@ -261,6 +268,7 @@ class TrackerRun:
         self._tracker: Tracker | None = tracker
         self._run_dir = run_dir
         self._has_service = has_service
+        self._shown_end_s = -math.inf
 
     def open(self, job: str | None, step: int) -> None:
         """Open the tracker.
@@ -275,12 +283,15 @@ class TrackerRun:
                 self._disable(error)
             else:
                 self._record(self._tracker, job, step)
+                if self._run_dir and self._has_service:
+                    with suppress(OSError):
+                        self._run_dir.ask_for_end()
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """Write the values of a step."""
         if self._tracker:
             try:
-                self._tracker.write(step, values)
+                self._tracker.write(step, {**values, **self._remaining_seconds()})
             except self._tracker.errors as error:
                 self._disable(error)
 
@@ -296,6 +307,15 @@ class TrackerRun:
                 self._disable(error)
             else:
                 self._clear_record()
+
+    def _remaining_seconds(self) -> Mapping[str, float]:
+        """The time until the expected end of the job, by name of a metric; empty if none is due or known."""
+        now_s = time.monotonic()
+        if not self._run_dir or now_s - self._shown_end_s < REMAINING_S:
+            return {}
+        if end_s := self._run_dir.expected_end():
+            self._shown_end_s = now_s
+        return {f"{REMAINING}{name}": max(0.0, at - now_s) for name, at in end_s.items()}
 
     def _stop(self, left: ExitReason) -> JobStop | None:
         """What becomes of the job.

@@ -16,6 +16,7 @@ from holdfast.api.schemas.workers import (
     ReportsIn,
     ReportsOut,
 )
+from holdfast.api.views.throughput import remaining_view
 from holdfast.domain.access.permissions import WORKER_GRACE
 from holdfast.domain.jobs.drills import group_drills, ms_until_drill
 from holdfast.domain.jobs.guards import grace_ms, stop_of
@@ -72,6 +73,8 @@ def take_reports(job_id: str, body: ReportsIn, services: TheServices) -> Reports
     if isinstance(batch, HoldfastError):
         raise batch
     reply, is_goodbye = reports_reply(services, body, batch)
+    if body.asks_end:
+        reply.remaining = remaining_view(services, services.journal.read(job_id))
     if is_goodbye:
         release_nodes(services, job_id)
     return reply

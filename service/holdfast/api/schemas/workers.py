@@ -51,6 +51,9 @@ class ReportsIn(WorkerSchema):
         description="Number of the first report, if the worker no longer has the expected one: "
         "the service continues there. Null while the worker has it.",
     )
+    asks_end: bool = Field(
+        default=False, description="Whether the worker wants to know the expected end of the job."
+    )
 
 
 class GroupDrillOut(Schema):
@@ -61,6 +64,14 @@ class GroupDrillOut(Schema):
     )
     nodes: list[int] = Field(description="Numbers of the nodes.")
     within_s: float = Field(description="Seconds that are left of the notice; 0: at once.")
+
+
+class RemainingOut(Schema):
+    """Time until the expected end of a job, with interruptions."""
+
+    p10_s: float = Field(description="Seconds until the 10th percentile.")
+    p50_s: float = Field(description="Seconds until the median.")
+    p90_s: float = Field(description="Seconds until the 90th percentile.")
 
 
 class ReportsOut(Schema):
@@ -75,6 +86,9 @@ class ReportsOut(Schema):
     )
     drills: list[GroupDrillOut] = Field(
         default=[], description="Node groups that users have asked to preempt."
+    )
+    remaining: RemainingOut | None = Field(
+        default=None, description="Null unless the worker asks for it, and without an estimate."
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from holdfast.api.schemas.throughput import EtaOut, RatesOut, ThroughputOut
+from holdfast.api.schemas.workers import RemainingOut
 from holdfast.domain.attempts import LatestPoint
 from holdfast.domain.billing.bill import Bill, current_step
 from holdfast.domain.events import Outcome
@@ -59,6 +60,18 @@ def eta_view(eta: Eta) -> EtaOut:
         as_of=eta.as_of,
         is_planned=eta.is_planned,
     )
+
+
+def remaining_view(services: Services, job: Job) -> RemainingOut | None:
+    """Convert the expected end of a job to times from now; None without an estimate."""
+    now = services.clock.now()
+    digest, _ = services.job_summaries.get([job], now)[job.id]
+    point = services.job_summaries.newest_points([job]).get(job.id)
+    found = eta_of(services, job, digest, point).estimate
+    if found is None:
+        return None
+    p10_s, p50_s, p90_s = ((end - now).total_seconds() for end in (found.p10, found.p50, found.p90))
+    return RemainingOut(p10_s=p10_s, p50_s=p50_s, p90_s=p90_s)
 
 
 def throughput_view(services: Services, job: Job) -> ThroughputOut:
