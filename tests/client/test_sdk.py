@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx2
@@ -171,7 +172,7 @@ def test_submission_is_repeated_under_the_same_key() -> None:
 
 def test_retry_after_is_respected(monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[float] = []
-    monkeypatch.setattr("holdfast.client.connection.time.sleep", waits.append)
+    monkeypatch.setattr("holdfast.client.connection.time", SimpleNamespace(sleep=waits.append))
     busy = [httpx2.Response(429, content=problem(errors.TooManyRequests).content, headers={"Retry-After": text}) for text in ("7", "9999")]  # fmt: skip
 
     with client(Faulty(*busy), retry_pauses_s=(1, 2)) as service:

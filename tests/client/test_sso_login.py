@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -86,7 +87,8 @@ def service() -> Iterator[ScriptedService]:
 def pauses(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[float]:
     """The pauses between polls, which take no time."""
     waited: list[float] = []
-    monkeypatch.setattr(identity.time, "sleep", waited.append)
+    # Only here: threads of the test process sleep as well.
+    monkeypatch.setattr(identity, "time", SimpleNamespace(sleep=waited.append))
     monkeypatch.setenv("HOLDFAST_CONFIG_HOME", str(tmp_path))
     return waited
 
