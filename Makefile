@@ -21,8 +21,8 @@ OPENID_PROVIDER := build/openid-provider
 PAGES := $(shell find dashboard -type f -not -path '*/node_modules/*' -not -name schema.d.ts) docs/reference/openapi.json
 # Sources of the documentation site.
 TEXTS := $(shell find docs -type f) mkdocs.yml pyproject.toml CONTRIBUTING.md CHANGELOG.md
-# Parallel test processes: three more than cores, because many tests wait. A lower value leaves cores idle; a higher value makes tests with ranks time out.
-JOBS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 8 ? n + 3 : 8)))
+# Parallel test processes: two more than cores, because many tests wait. A lower value leaves cores idle; a higher value makes tests with ranks time out.
+JOBS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 8 ? n + 2 : 8)))
 # Tests that a run includes (tests/support/tiers.py).
 TIER := test
 # Tests of make e2e and make check.
