@@ -28,7 +28,7 @@ TIER := test
 # Tests of make e2e and make check.
 NOT_RUN := --ignore=tests/e2e/fake_aws --ignore=tests/e2e/image --ignore=tests/test_conventions.py
 
-.PHONY: help setup demo test test-all test-added mistakes e2e e2e-image e2e-smoke skypilot trackio chart bench bench-checkpoint bench-dashboard bench-gpu bench-ingest bench-lost-ranks bench-planner bench-rank-failure bench-reads bench-recovery bench-slurm bench-step-overhead check clean dev lock chromium postgres slurm azurite openid-provider promtool screenshots wheel contract release release-tools docs docs-versions
+.PHONY: help setup demo test test-all test-added mistakes e2e e2e-image e2e-smoke skypilot trackio chart bench bench-checkpoint bench-dashboard bench-fleet bench-gpu bench-ingest bench-lost-ranks bench-planner bench-rank-failure bench-reads bench-recovery bench-slurm bench-step-overhead check clean dev lock chromium postgres slurm azurite openid-provider promtool screenshots wheel contract release release-tools docs docs-versions
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -98,6 +98,9 @@ bench-checkpoint: setup ## compare the cost of a checkpoint with torch.save and 
 
 bench-ingest: setup postgres ## compare ingesting reports of 1,000 workers with an endpoint that stores nothing; BENCH="--only sqlite" for less
 	@PYTHONPATH=tests:bench $(BIN)/python -m ingest $(BENCH)
+
+bench-fleet: setup ## measure an action on 1,000 jobs, and a queue of 10,000; BENCH="--jobs 100" for less
+	@PYTHONPATH=tests:bench $(BIN)/python -m fleet $(BENCH)
 
 bench-reads: setup postgres ## measure lists and sums over 10,000 jobs and a million events; BENCH="--jobs 1000 --events 100000" for less
 	@PYTHONPATH=tests:bench $(BIN)/python -m reads $(BENCH)
