@@ -292,7 +292,7 @@ class ReportSender:
         return answer.next
 
     def _is_end_due(self, attempt: int) -> bool:
-        """Whether a tracker wants to know the expected end of the job, and has not been informed lately."""
+        """Whether a tracker wants to know the expected end of the job, and it was not read lately."""
         return (
             self._run_dir is not None
             and attempt == self._attempt

@@ -309,7 +309,7 @@ class TrackerRun:
                 self._clear_record()
 
     def _remaining_seconds(self) -> Mapping[str, float]:
-        """The time until the expected end of the job, by name of a metric; empty if none is due or known."""
+        """Metrics of the time until the expected end of the job; empty if none is due or known."""
         now_s = time.monotonic()
         if not self._run_dir or now_s - self._shown_end_s < REMAINING_S:
             return {}
