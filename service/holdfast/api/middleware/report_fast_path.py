@@ -60,10 +60,10 @@ def _parse_reports(request: Request, job_id: str, content: bytes) -> ReportsIn |
         return None
     try:
         body = ReportsIn.model_validate_json(content)
-        return None if body.asks_end else body  # The event loop does not wait for an estimate.
     except ValidationError:
         # The ordinary parser accepts lone surrogates, which this one refuses; a text may end in one.
         return None
+    return None if body.asks_end else body  # The event loop does not wait for an estimate.
 
 
 async def _ingest(request: Request, job_id: str, body: ReportsIn) -> Response:
