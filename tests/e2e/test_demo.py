@@ -23,9 +23,11 @@ def test_demo_result_is_identical_to_the_uninterrupted_run(idle: Service) -> Non
     )
     memory = _Memory(demo.pid)
 
-    result, progress = demo.communicate(timeout=280)
+    try:
+        result, progress = demo.communicate(timeout=280)
+    finally:
+        memory.stop()
 
-    memory.stop()
     assert demo.returncode == 0, progress
     assert stat.S_IMODE(idle.home.stat().st_mode) == 0o700
     outcome = json.loads(result)
