@@ -27,7 +27,7 @@ from sqlalchemy import Engine
 from support.skypilot.launcher import SkyPilotHarness, do
 
 T = TypeVar("T")
-DEADLINE_S = 20.0
+DEADLINE_S = 120.0
 """Timeout for actions of real processes, which only a failing test reaches."""
 NO_PREEMPTIONS = MarketParameters(provision_s=0.05)
 """A market without preemptions."""
