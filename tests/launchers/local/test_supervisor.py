@@ -138,4 +138,4 @@ def test_rendezvous_port_is_free_and_not_one_of_outgoing_connections(
     with socket.create_server(("127.0.0.1", port)), pytest.raises(OSError, match="are in use"):
         supervisor._free_port()
 
-    assert 20_000 <= port < 30_000
+    assert 10_000 <= port < 20_000

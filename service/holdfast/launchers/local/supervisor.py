@@ -61,7 +61,7 @@ LEAVE_S: Final = 30.0
 A lower value cuts off ranks that still save; a higher value leaves nodes idle."""
 
 
-PORTS: Final = range(20_000, 30_000)
+PORTS: Final = range(10_000, 20_000)
 """Ports of rendezvous, on which node 0 listens some seconds after the choice.
 Lower ones belong to services; the kernel gives higher ones to outgoing connections, which may take them before."""
 
