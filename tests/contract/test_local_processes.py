@@ -85,9 +85,8 @@ def test_observation_ends_processes_of_a_frozen_guard(machine: LocalBackend) -> 
 
     dead.kill()
     eventually(lambda: all_have_exited([dead]))
-    seen = do(machine.launcher.observe("job-1"))
+    machine.until("job-1", lambda seen: seen.status is LaunchStatus.FORGOTTEN)
 
-    assert seen.status is LaunchStatus.FORGOTTEN
     assert all_have_exited([*left, guard])
 
 
