@@ -154,7 +154,7 @@ def test_failed_node_ends_all_nodes_of_its_attempt(machine: LocalBackend) -> Non
     assert (seen.result.exit_code, seen.result.detail) == (9, "node 1 exited with 9: out of memory")
 
 
-def test_program_that_ignores_a_notice_is_ended_after_its_deadline(machine: LocalBackend) -> None:
+def test_program_that_ignores_a_notice_is_ended_later(machine: LocalBackend) -> None:
     run = "trap 'echo noticed >> noticed' TERM; echo ready; while true; do sleep 0.05; done"
     do(machine.launcher.submit(machine.script_launch("job-1", run)))
     eventually(lambda: "ready" in machine.log("job-1"))

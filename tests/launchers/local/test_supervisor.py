@@ -129,7 +129,7 @@ def test_failed_program_restarts_after_doubling_pauses(
     assert (result.outcome, result.exit_code) == (Outcome.FAILED, 3)
 
 
-def test_rendezvous_port_is_free_and_not_one_of_outgoing_connections(
+def test_rendezvous_port_is_none_of_outgoing_connections(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     port = supervisor._free_port()
