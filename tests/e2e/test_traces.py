@@ -118,7 +118,7 @@ def test_request_belongs_to_the_trace_of_its_client(service: Service) -> None:
         service.start()
         url = f"http://127.0.0.1:{service.port}/v1/jobs/none"
         headers = {"traceparent": f"00-{CLIENT}-00f067aa0ba902b7-01"}
-        answer = httpx2.get(url, headers=headers, verify=False)
+        answer = httpx2.get(url, headers=headers, timeout=60, verify=False)
         service.end(signal.SIGTERM)
 
     [span] = collector.of_trace(bytes.fromhex(CLIENT))
