@@ -157,7 +157,7 @@ def _end_jobs(client: Client) -> None:
 def _wait(
     true: Callable[[], bool], otherwise: str, process: subprocess.Popen[bytes] | None = None
 ) -> None:
-    """Wait until something is true, which it does not become any more after the end of `process`."""
+    """Wait until something is true, which it does not become after the end of `process`."""
     deadline = time.monotonic() + START_S
     while not true():
         if time.monotonic() > deadline or (process and process.poll() is not None):
