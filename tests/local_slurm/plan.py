@@ -21,7 +21,7 @@ class Plan:
     memory_mb: int = 4000
     gpus: int = 4
     """GPUs that each node reports: device files without a driver."""
-    down_after_s: int = 12
+    down_after_s: int = 6
     """Time until a silent node counts as down (`SlurmdTimeout`). Slurm pings twice in it."""
     batch_start_s: int = 60
     """Time until an unstarted batch script is requeued; Slurm's 10 s are too few under load."""
