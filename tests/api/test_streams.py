@@ -61,7 +61,7 @@ def test_stream_sends_new_events_to_an_open_connection(world: SimulatedService, 
     listener = threading.Thread(target=listen)
     listener.start()
     world.until(job, "succeeded")
-    listener.join(timeout=10)
+    listener.join(timeout=120)
 
     assert found == [event["kind"] for event in world.http.get(f"/v1/jobs/{job}/events").json()]
     assert found[0] == "Submitted"
@@ -102,7 +102,7 @@ def test_stream_ends_once_its_permission_is_revoked(world: SimulatedService, los
 
     with (
         served(world) as url,
-        httpx2.Client(base_url=url, headers=header, timeout=20) as http,
+        httpx2.Client(base_url=url, headers=header, timeout=120) as http,
         http.stream("GET", f"/v1/jobs/{principals.own}/events/stream") as answer,
     ):
         lines = answer.iter_lines()
@@ -114,7 +114,7 @@ def test_stream_ends_once_its_permission_is_revoked(world: SimulatedService, los
                 services.users.change_user("viewer", is_admin=None, is_disabled=True, actor=STAGE)
             case "role":
                 services.users.set_member(OWN, "viewer", None, STAGE)
-        deadline_s = time.monotonic() + 30
+        deadline_s = time.monotonic() + 120
         for line in lines:
             found.append(line)
             assert time.monotonic() < deadline_s, "the stream continues"  # Keep-alive: every 15 s.
@@ -133,7 +133,7 @@ def test_stream_of_all_jobs_omits_projects_of_others(
 
     with (
         served(world) as url,
-        httpx2.Client(base_url=url, headers=header, timeout=20) as http,
+        httpx2.Client(base_url=url, headers=header, timeout=120) as http,
         http.stream("GET", "/v1/stream") as answer,
     ):
         mine = world.services.journal.events(principals.own)
@@ -150,7 +150,7 @@ def test_stream_may_start_at_the_current_position(world: SimulatedService, url: 
     world.until(world.submit()["id"], "training")
 
     with (
-        httpx2.Client(base_url=url, timeout=20) as http,
+        httpx2.Client(base_url=url, timeout=120) as http,
         http.stream("GET", "/v1/stream", params={"after": "now"}) as answer,
     ):
         later = world.submit()["id"]
@@ -166,7 +166,7 @@ def test_client_disconnect_is_not_logged_as_an_error(
     principals = create_principals(world)
     header = {"Authorization": f"Bearer {principals.token('viewer')[0]}"}
 
-    with served(world) as url, httpx2.Client(base_url=url, headers=header, timeout=20) as http:
+    with served(world) as url, httpx2.Client(base_url=url, headers=header, timeout=120) as http:
         for _ in range(5):
             with http.stream("GET", "/v1/stream") as answer:
                 next(answer.iter_lines())
@@ -190,7 +190,7 @@ def test_stream_ends_cleanly_without_the_database(
     )
 
     with served(world) as url:
-        answer = httpx2.get(f"{url}/v1/stream", timeout=20)
+        answer = httpx2.get(f"{url}/v1/stream", timeout=120)
 
     assert (answer.status_code, answer.text) == (200, "")
     assert "a live stream ended: unable to open database file" in caplog.text
@@ -212,7 +212,7 @@ def test_open_streams_are_bounded_per_user_and_in_total(world: SimulatedService)
             answer.read()
         return answer
 
-    with served(world) as url, httpx2.Client(base_url=url, timeout=20) as http:
+    with served(world) as url, httpx2.Client(base_url=url, timeout=120) as http:
         with ExitStack() as stack:
             answers = [
                 opened(stack, http, header) for header in (viewer, viewer, viewer, boss, boss)

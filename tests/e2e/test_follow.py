@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 
-from support.live_service import HOLDFAST, Service
+from support.live_service import HOLDFAST, PATIENCE_S, Service
 
 
 def test_ctrl_c_leaves_job_running_and_prints_a_notice(service: Service) -> None:
@@ -19,9 +19,10 @@ def test_ctrl_c_leaves_job_running_and_prints_a_notice(service: Service) -> None
     )
     assert watcher.stdout is not None
     assert watcher.stdout.readline() == "begun\n"
+    service.until(job, lambda job: job["state"] == "starting")
 
     watcher.send_signal(signal.SIGINT)
-    _, result = watcher.communicate(timeout=30)
+    _, result = watcher.communicate(timeout=PATIENCE_S)
 
     assert watcher.returncode == 130
     assert f"job {job} keeps running" in result
@@ -50,9 +51,13 @@ def test_logs_by_attempt_node_and_rank(service: Service) -> None:
     )
     job = service.submit(run=run, num_nodes=2)
     service.until(job, lambda job: job["state"] == "starting")
-    service.wait(
-        lambda: "attempt 1 node 1" in service.cli("logs", job, "--node", "1").stdout, "it prints"
-    )
+    for node in ("0", "1"):
+        service.wait(
+            lambda node=node: (
+                f"attempt 1 node {node}" in service.cli("logs", job, "--node", node).stdout
+            ),
+            "it prints",
+        )
     service.cli("preempt", job, "--no-notice", "--force")
     service.ended(job)
 

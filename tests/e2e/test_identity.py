@@ -56,7 +56,7 @@ def test_users_act_by_role_and_are_audited(service: Service) -> None:
     bob = User(service, "bob", make_token(ada, "laptop", "--user", "bob", *scopes))
     eve = User(service, "eve", make_token(ada, "laptop", "--user", "eve"))
 
-    (service.folder / "job.yaml").write_text("run: sleep 60\nresources: {infra: local}")
+    (service.folder / "job.yaml").write_text("run: sleep 600\nresources: {infra: local}")
     refused = bob.cli("submit", "job.yaml")
     job = ada.json("submit", "job.yaml", "--project", "nlp")
 

@@ -13,7 +13,8 @@ from typing import Any
 import psutil
 import pytest
 from holdfast_worker.protocol.environment import WAITS_FILE
-from support.live_service import EXAMPLE, Service
+from support.held_example import held_example, release
+from support.live_service import Service
 from worker.support.run_driver import wait_until
 
 STEPS = 80
@@ -24,15 +25,19 @@ def submitted(
     nodes: int | dict[str, int] = 2,
     *,
     steps: int = STEPS,
-    step_s: float = 0.1,
     options: str = "",
+    start: str = "",
+    **hold: float,
 ) -> str:
-    """Submit a job on two nodes, and wait until the first one would wait for a lost one."""
+    """Submit a job on two nodes, and wait until the first one would wait for a lost one.
+
+    Its program is held until a node is lost. `start`: commands before it.
+    """
     job = service.submit(
         name="replaced",
-        workdir=str(EXAMPLE),
+        workdir=str(held_example(service.folder, **hold)),
         num_nodes=nodes,
-        run=f"holdfast-worker run train.py --steps {steps} --step-seconds {step_s} {options}",
+        run=f"{start}holdfast-worker run train.py --steps {steps} --step-seconds 0.1 {options}",
         holdfast={
             "checkpoint": {
                 "store": f"file://{service.folder}/store",
@@ -62,10 +67,12 @@ def guard_of(service: Service, job: str, node: int) -> psutil.Process:
 
 def kill_guard(service: Service, job: str) -> None:
     os.kill(guard_of(service, job, 1).pid, signal.SIGKILL)
+    release(service.folder)
 
 
 def preempt(service: Service, job: str) -> None:
-    service.cli("preempt", job, "--node", "1", "--notice", "3s")
+    assert service.cli("preempt", job, "--node", "1", "--notice", "3s").returncode == 0
+    release(service.folder)
 
 
 def kill_guard_without_service(service: Service, job: str) -> None:
@@ -140,17 +147,24 @@ def test_sharded_job_keeps_its_other_node(
 
 
 def test_elastic_job_trains_on_fewer_nodes(service: Service) -> None:
-    service.end(signal.SIGTERM)
-    # The replacement comes after 12 to 36 seconds; on a busy machine, the first node needs more than 7 to start the ranks.
-    service.environment["HOLDFAST_LOCAL_PROVISION_S"] = "24"
-    service.start()
-    # Long steps: they mostly wait, so that the job takes 80 seconds on a busy machine too.
-    steps = 200
-    job = submitted(service, {"min": 1, "max": 2}, steps=steps, step_s=0.4)
+    # Steps are long until both moves of the ranks are seen, and the replacement waits until the first one is.
+    steps = 120
+    seen = service.folder / "seen"
+    job = submitted(
+        service,
+        {"min": 1, "max": 2},
+        steps=steps,
+        start=f'[ "$HOLDFAST_NODE_START" = 0 ] || until [ -e {seen} ]; do sleep 0.1; done; ',
+        first=15,
+        last=steps,
+        most_s=2.0,
+    )
 
-    kill_guard(service, job)
+    os.kill(guard_of(service, job, 1).pid, signal.SIGKILL)
     degraded = service.until(job, lambda job: job["state"] == "degraded")
+    seen.touch()
     whole = service.until(job, lambda job: job["state"] == "training")
+    release(service.folder)
     done = service.ended(job)
 
     assert (degraded["nodes"], degraded["min_nodes"]) == (2, 1)

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 from holdfast_worker.run_dir import RunDir
-from support.live_service import EXAMPLE, Service
+from support.held_example import held_example, release
+from support.live_service import Service
 
 STEPS = 60
 
@@ -17,7 +18,7 @@ def kill_a_rank(service: Service, recovery: str) -> tuple[str, dict[str, Any]]:
     """Run a job in which rank 1 is killed; return the job and its end."""
     job = service.submit(
         name="restarted",
-        workdir=str(EXAMPLE),
+        workdir=str(held_example(service.folder)),
         num_nodes=2,
         run=f"holdfast-worker run train.py --steps {STEPS} --step-seconds 0.1",
         holdfast={
@@ -25,10 +26,11 @@ def kill_a_rank(service: Service, recovery: str) -> tuple[str, dict[str, Any]]:
             "recovery": recovery,
         },
     )
-    service.until(job, lambda job: (job["last_checkpoint_step"] or 0) >= 20)
+    service.until(job, lambda job: (job["last_checkpoint_step"] or 0) >= 10)
     [run_dir] = service.home.rglob(f"{job}-*/attempts/1/node-1/run")
     [rank] = RunDir(run_dir).registered_pids().values()
     os.kill(rank, signal.SIGKILL)
+    release(service.folder)
     return job, service.ended(job)
 
 

@@ -42,7 +42,7 @@ def test_killed_service_resumes_its_job(service: Service) -> None:
     # Which steps are saved depends on the machine, as a save waits for the one before: each that was saved is known, once.
     assert saved == sorted((int(commit.name[:12]) for commit in commits.iterdir()), reverse=True)
     assert saved[0] == STEPS
-    assert all(newer - older >= 10 for newer, older in pairwise(saved))
+    assert all(newer - older >= 10 for newer, older in pairwise(saved[1:])), "but for the last step"
     assert service.cli("db", "check").returncode == 0
 
 

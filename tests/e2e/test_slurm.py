@@ -202,7 +202,7 @@ def test_drill_of_all_nodes_loses_no_step(
     job = service.submit_example("drill", "main", 1.0)
     service.wait_for_checkpoint(job)
 
-    accepted = service.cli("preempt", job, "--notice", "30s")
+    accepted = service.cli("preempt", job, "--notice", "120s")
     done = service.ended(job)
 
     events = service.json("events", job)

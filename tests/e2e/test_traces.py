@@ -16,7 +16,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
     ExportTraceServiceResponse,
 )
-from support.live_service import EXAMPLE, Service
+from support.held_example import held_example, release
+from support.live_service import Service
 
 CLIENT = "4bf92f3577b34da6a3ce929d0e0e4736"
 
@@ -79,7 +80,7 @@ def test_job_has_one_trace_over_preemptions_and_restarts(service: Service) -> No
         service.start()
         job = service.submit(
             name="traced",
-            workdir=str(EXAMPLE),
+            workdir=str(held_example(service.folder)),
             run="holdfast-worker run train.py --steps 60 --step-seconds 0.1",
             holdfast={
                 "checkpoint": {"store": f"file://{service.folder}/store", "every": "10 steps"}
@@ -88,7 +89,8 @@ def test_job_has_one_trace_over_preemptions_and_restarts(service: Service) -> No
         service.until(job, lambda job: (job["last_checkpoint_step"] or 0) >= 10)
         service.end(signal.SIGKILL)
         service.start()
-        service.cli("preempt", job, "--notice", "3s")
+        assert service.cli("preempt", job, "--notice", "3s").returncode == 0
+        release(service.folder)
         done = service.ended(job)
         number = span_context(job).trace_id.to_bytes(16, "big")
         service.wait(
@@ -116,7 +118,7 @@ def test_request_belongs_to_the_trace_of_its_client(service: Service) -> None:
         service.start()
         url = f"http://127.0.0.1:{service.port}/v1/jobs/none"
         headers = {"traceparent": f"00-{CLIENT}-00f067aa0ba902b7-01"}
-        answer = httpx2.get(url, headers=headers, verify=False)
+        answer = httpx2.get(url, headers=headers, timeout=60, verify=False)
         service.end(signal.SIGTERM)
 
     [span] = collector.of_trace(bytes.fromhex(CLIENT))

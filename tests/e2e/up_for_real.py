@@ -57,7 +57,7 @@ def main(folder: Path) -> None:
     service.environment["SKYPILOT_POD_MEMORY_GB_LIMIT"] = "8"
     service.start()
     service.wait(lambda: service.sky()["reachable"], "SkyPilot answers")
-    health = httpx2.get(f"http://127.0.0.1:{service.sky_port}/api/health").json()
+    health = httpx2.get(f"http://127.0.0.1:{service.sky_port}/api/health", timeout=60).json()
     seen: dict[str, Any] = {**service.sky(), "telemetry": health["telemetry_enabled"]}
     seen["policy"] = configuration(service.sky_home)["admin_policy"]
     first = service.sky_pid

@@ -24,12 +24,9 @@ from support.live_service import Service
 from support.requirements import skip_or_fail
 
 AFTER_S: Final = 6.0
-"""Time until a job reaches its limit, within the fault.
-
-The price is so high that the job reaches its limit soon after it has nodes.
-"""
+"""Time until a job reaches its limit, within the fault."""
 FAULT_TAIL_S: Final = 5.0
-"""How long the fault continues after that."""
+"""How long a fault continues after that under which no limit can be recorded."""
 JOB: Final = "name: {0}\nresources: {{infra: {1}}}\nrun: sleep 600\nholdfast: {{limits: {{{2}}}}}\n"
 USD_PER_HOUR: Final = "3600"
 DISK_BYTES: Final = 64 * 1024 * 1024
@@ -133,11 +130,13 @@ def local_jobs(target: ServiceUnderFault) -> tuple[str, str, datetime]:
     other, limited = target.submit("other", "local"), target.submit("limited", "local")
     target.event(other, "NodesReady")
     nodes = target.event(limited, "NodesReady")
-    cost_micros = nodes["body"]["micros_per_hour"] * (SAVE_GRACE_S + AFTER_S) / 3600
+    due_at = SystemClock().now() + timedelta(seconds=AFTER_S)
+    paid_s = (due_at - _moment(nodes["at"])).total_seconds()
+    cost_micros = nodes["body"]["micros_per_hour"] * (SAVE_GRACE_S + paid_s) / 3600
     limits = {"max_cost_usd": round(cost_micros / 1_000_000, 2)}
     answer = target.http.patch(f"/v1/jobs/{limited}/limits", json=limits)
     assert answer.status_code == 200, answer.text
-    return limited, other, _moment(nodes["at"]) + timedelta(seconds=AFTER_S)
+    return limited, other, due_at
 
 
 def remote_jobs(target: ServiceUnderFault) -> tuple[str, str, datetime]:
@@ -151,14 +150,22 @@ def run_fault(
     target: ServiceUnderFault,
     fault: Callable[[], AbstractContextManager[object]],
     jobs: Callable[[ServiceUnderFault], tuple[str, str, datetime]] = local_jobs,
+    *,
+    blocks: bool = False,
 ) -> FaultReport:
-    """Measure a service while a job reaches its limit and another is cancelled during a fault."""
+    """Measure a service while a job reaches its limit and another is cancelled during a fault.
+
+    `blocks`: nothing can be recorded during the fault; otherwise it continues until the limit is.
+    """
     service, log_start = target.service, len(target.log)
     limited, other, due_at = jobs(target)
-    with fault():
+    # However long a fault takes to begin, no limit is recorded before one that blocks records.
+    with begun_while_stopped(target.pid, fault) if blocks else fault():
         cancel, cancel_s = target.timed("POST", f"/v1/jobs/{other}/cancel")
         end_at = due_at + timedelta(seconds=FAULT_TAIL_S)
         service.wait(lambda: SystemClock().now() > end_at, "the limit was reached a while ago")
+        if not blocks:
+            target.event(limited, "GuardTripped")
         ready, ready_s = target.timed("GET", "/readyz")
         ended_at = SystemClock().now()
     service.wait(target.is_ready, "it is ready again")
@@ -184,6 +191,21 @@ def run_fault(
 
 def _moment(text: str) -> datetime:
     return datetime.fromisoformat(text)
+
+
+@contextmanager
+def begun_while_stopped(
+    pid: int, fault: Callable[[], AbstractContextManager[object]]
+) -> Iterator[None]:
+    """A fault of a process that does nothing while the fault begins, however long that takes."""
+    process = psutil.Process(pid)
+    with ExitStack() as stack:
+        process.suspend()
+        try:
+            stack.enter_context(fault())
+        finally:
+            process.resume()
+        yield
 
 
 @contextmanager

@@ -68,7 +68,7 @@ class ForkServer:
         """Fork ranks as a process group that the first one leads; return their process ids."""
         self._requests.write(json.dumps([asdict(spec) for spec in specs]).encode() + b"\n")
         self._requests.flush()
-        result = self._receive(60.0)
+        result = self._receive(200.0)  # It imports torch first.
         assert result is not None, "the fork server does not answer"
         pids: list[int] = result["forked"]
         return pids

@@ -27,8 +27,8 @@ TRAINING_SCRIPT: Final = str(Path(__file__).with_name("training_script.py"))
 TOTAL: Final = 36
 """Steps: six passes over the data."""
 EVERY: Final = "4 steps"
-ATTEMPT_TIMEOUT_S: Final = 120.0
-"""Timeout of one attempt. An attempt takes less than a tenth of it, unless a rank hangs."""
+ATTEMPT_TIMEOUT_S: Final = 240.0
+"""Timeout of one attempt. An attempt takes less than a twentieth of it, unless a rank hangs."""
 KEPT: Final = 2
 """Number of retained checkpoints."""
 FOREVER: Final = float("inf")

@@ -33,7 +33,8 @@ SLOW_PAUSE_S = 0.2
 QUICK_STEPS = 300
 """Steps of a run without pauses, in which faults hit votes, saves and copies instead of the script."""
 MOST_ATTEMPTS = 8
-TIMEOUT_S = 150.0
+TIMEOUT_S = 400.0
+"""Time for a run to end after its faults, which only one that hangs reaches."""
 MOMENT_S = 6.0
 """Time in which a moment of a recovery comes, unless the run recovers in another way."""
 
@@ -372,7 +373,8 @@ class Disturbed:
 
     def finish(self) -> None:
         """Wait for the end, with as many attempts as it takes."""
-        for _ in range(int(TIMEOUT_S / 0.05)):
+        until_s = time.monotonic() + TIMEOUT_S
+        while time.monotonic() < until_s:
             codes = {
                 node: wrapper.poll()
                 for node, wrapper in enumerate(self.run.wrappers)

@@ -25,6 +25,7 @@ from fault_injection.job_driver import Job
 from holdfast_worker.protocol.environment import Exit
 from support.repetitions import FAULT_SEEDS, repeat_count
 
+pytestmark = pytest.mark.timeout(600)
 SEEDS = max(1, FAULT_SEEDS // 8)
 EVERY_LINE = "STORM_EVERY_LINE" in os.environ
 PROTOCOLS = ("s3", "gs", "az")

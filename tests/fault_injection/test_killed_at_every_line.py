@@ -44,7 +44,7 @@ from support.repetitions import repeat_count
 EVERY_LINE = "STORM_EVERY_LINE" in os.environ
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
-    pytest.mark.timeout(7200 if EVERY_LINE else 120),
+    pytest.mark.timeout(7200 if EVERY_LINE else 300),
 ]
 
 OURS = str(Path(holdfast.__file__).parent)

@@ -18,6 +18,7 @@ from worker.support.node_network import NodeNetwork, NotPossible
 from worker.support.nodes_driver import Nodes
 from worker.support.run_driver import end_all
 
+pytestmark = pytest.mark.timeout(900)
 SEEDS = range(max(1, FAULT_SEEDS // 10 - 1))
 MORE_SEEDS = [
     pytest.param(seed, marks=[pytest.mark.full] if seed else [])

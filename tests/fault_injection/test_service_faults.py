@@ -91,7 +91,7 @@ def test_limits_hold_while_skypilot_is_silent(
 def test_limits_hold_once_a_frozen_postgresql_answers(
     checked: Checked, over_postgresql: ServiceUnderFault, cluster: Cluster
 ) -> None:
-    report = checked(run_fault(over_postgresql, cluster.frozen))
+    report = checked(run_fault(over_postgresql, cluster.frozen, blocks=True))
 
     assert (report.guard, report.is_held_during) == ("max_cost", False)
     assert (report.ready, report.cancel) == (503, 503)
@@ -128,7 +128,7 @@ def test_limits_hold_once_a_full_disk_has_room(
 ) -> None:
     disk = over_small_disk.service.folder / "disk"
 
-    report = checked(run_fault(over_small_disk, lambda: full_disk(disk)))
+    report = checked(run_fault(over_small_disk, lambda: full_disk(disk), blocks=True))
 
     assert (report.guard, report.is_held_during) == ("max_cost", False)
     assert (report.ready, report.cancel) == (503, 503)

@@ -45,7 +45,7 @@ class FakeIngest:
         self.trouble: Exception | None = None
 
     def ingest_reports(self, batches: Sequence[ReportBatch]) -> list[BatchResult]:
-        assert self.open.wait(30)
+        assert self.open.wait(120)
         names = [each.job_id for each in batches]
         self.groups.append(names)
         if self.trouble and "bad" in names:

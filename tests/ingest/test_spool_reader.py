@@ -270,7 +270,7 @@ def close_folder(spools: Spools, secret: Path) -> None:
     spools.folder().chmod(0)
 
 
-@pytest.mark.timeout(30)
+@pytest.mark.timeout(120)
 @pytest.mark.parametrize(
     "attack",
     [link, link_folder, link_launch, make_fifo, make_folder, make_socket, write_huge_line, close_folder],

@@ -63,7 +63,7 @@ def test_cluster_processes_end_when_their_starter_is_killed(slurm: SlurmCluster)
         below = psutil.Process(program.pid).children(recursive=True)
 
         program.kill()
-    _, left = psutil.wait_procs(below, timeout=10)
+    _, left = psutil.wait_procs(below, timeout=120)
 
     assert state.startswith("/tmp/hfslurm-")
     assert len(below) > 5

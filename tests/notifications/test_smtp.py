@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator
 from email import message_from_bytes, policy
 from typing import Any
@@ -18,6 +17,7 @@ from holdfast.notifications.chat import VENDORS
 from holdfast.notifications.smtp import SmtpServer
 from support.events import DAWN
 from support.fakes import FixedClock
+from support.live_service import free_port
 
 NOTIFICATION = Notification(
     id="n", kind=NotificationKind.FAILED, at=DAWN, text="tiny has failed:\nBcc: eve@example.com"
@@ -58,10 +58,8 @@ def mail_server() -> MailServer:
 @pytest.fixture
 def smtp(mail_server: MailServer) -> Iterator[str]:
     """The URL of a mail server."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    controller = Controller(mail_server, hostname="127.0.0.1", port=port)
+    port = free_port()
+    controller = Controller(mail_server, hostname="127.0.0.1", port=port, ready_timeout=60)
     controller.start()
     yield f"smtp://127.0.0.1:{port}?from=holdfast@example.com&tls=no"
     controller.stop()

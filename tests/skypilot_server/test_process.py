@@ -31,7 +31,7 @@ def test_server_starts_with_its_own_home_and_configuration(
     url = harness.open()
 
     assert url == f"http://127.0.0.1:{harness.port}"
-    assert httpx2.get(f"{url}/api/health").json()["version"] == "0.14.1"
+    assert httpx2.get(f"{url}/api/health", timeout=60).json()["version"] == "0.14.1"
     given = harness.interpreter.environment
     assert given["HOME"] == str(harness.server_dir.home)
     assert given["TZ"] == "UTC"

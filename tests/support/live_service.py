@@ -60,7 +60,7 @@ class Service:
     def end(self, by: signal.Signals) -> None:
         assert self.process is not None
         self.process.send_signal(by)
-        self.process.wait(timeout=30)
+        self.process.wait(timeout=PATIENCE_S)
         self.process = None
 
     def popen(

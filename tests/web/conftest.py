@@ -21,7 +21,7 @@ from support.simulated_service import SimulatedService, at_a_port, client, open_
 from web.network_proxy import NetworkProxy
 
 VIEWPORT = {"width": 1440, "height": 900}
-PATIENCE_MS = 15_000
+PATIENCE_MS = 60_000
 """Timeout of every expectation. Pages respond at once unless the machine is busy."""
 
 

@@ -343,9 +343,9 @@ def test_page_shows_a_lost_connection_and_reconnects(
     world.services.stopping.set()
     service.close()
 
-    expect(page.get_by_role("status").filter(has_text="Disconnected")).to_be_visible(timeout=30_000)
+    expect(page.get_by_role("status").filter(has_text="Disconnected")).to_be_visible(timeout=60_000)
     world.services.stopping.clear()
     serve_at(world.app, free_port)
-    expect(page.get_by_text("● live")).to_be_visible(timeout=30_000)
+    expect(page.get_by_text("● live")).to_be_visible(timeout=60_000)
     world.submit(JOB_FILE.replace("name: tiny", "name: afterwards"))
     expect(page.get_by_role("link", name="afterwards")).to_be_visible()

@@ -7,10 +7,11 @@ import signal
 
 import pytest
 from playwright.sync_api import Page, expect
-from support.live_service import EXAMPLE, Service
+from support.held_example import held_example, release
+from support.live_service import Service
 from web.expected_numbers import dollars, figure
 
-SOON_MS = 60_000
+SOON_MS = 120_000
 STEPS = 120
 
 
@@ -39,7 +40,7 @@ def test_job_survives_preemption_and_restart_on_its_page(service: Service, page:
     address = service.environment["HOLDFAST_URL"]
     page.goto(f"{address}/submit")
     page.get_by_label("Name", exact=True).fill("through-it-all")
-    page.get_by_label("Working directory").fill(str(EXAMPLE))
+    page.get_by_label("Working directory").fill(str(held_example(service.folder)))
     page.get_by_label("Command", exact=True).fill(
         f"holdfast-worker run train.py --steps {STEPS} --step-seconds 0.1"
     )
@@ -50,7 +51,7 @@ def test_job_survives_preemption_and_restart_on_its_page(service: Service, page:
     job = page.url.rsplit("/", 1)[-1]
     state = page.get_by_role("group", name="State")
 
-    # The job trains, is preempted, and resumes from its checkpoint.
+    # The job trains, is preempted, and resumes from its checkpoint. It is held until all that is seen.
     expect(state).to_contain_text("training", timeout=SOON_MS)
     service.until(job, lambda job: (job["last_checkpoint_step"] or 0) >= 10)
     page.get_by_role("button", name="Preempt").click()
@@ -68,6 +69,7 @@ def test_job_survives_preemption_and_restart_on_its_page(service: Service, page:
     service.start()
     expect(page.get_by_text("● live")).to_be_visible(timeout=SOON_MS)
     expect(gone).to_have_count(0)
+    release(service.folder)
     expect(state).to_contain_text("succeeded", timeout=2 * SOON_MS)
     page.get_by_role("tab", name="Events").click()
     expect(page.get_by_role("cell", name="Finished", exact=True)).to_be_visible()

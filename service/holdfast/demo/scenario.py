@@ -24,9 +24,9 @@ SAVE_EVERY: Final = 15
 NOTICE_S: Final = 30.0
 REPLACED_AT: Final = 25
 """Step at which node 1 is preempted without notice: node 0 waits for its replacement, and no step is lost."""
-NOTICED_AT: Final = 55
+NOTICED_AT: Final = 45
 """Step at which node 0 is preempted with notice: the worker saves and exits without losing work."""
-KILLED_AT: Final = 85
+KILLED_AT: Final = 70
 """Step at which node 0 is preempted without notice, ten steps after a checkpoint; those steps are recomputed."""
 
 

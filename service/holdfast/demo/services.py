@@ -23,10 +23,10 @@ from holdfast.errors import BadRequest, HoldfastError, Unavailable
 
 LOOPBACK: Final = "127.0.0.1"
 BUCKET: Final = "demo"
-START_S: Final = 60.0
-"""Seconds for a service to respond.
+START_S: Final = 180.0
+"""Seconds for a service to respond, unless it ends before.
 
-A lower value fails on a busy laptop; a higher value hides a failed start.
+A lower value fails on a busy laptop; a higher value waits longer for a service that hangs.
 """
 
 
@@ -67,10 +67,11 @@ def set_up(folder: Path) -> Iterator[DemoServices]:
             "--auth-key",
             ",".join(keys.values()),
         ]
-        stack.enter_context(
+        bucket = stack.enter_context(
             _running("s3", [*s3, "--force-path-style", str(folder / "s3")], folder, os.environ)
         )
-        _wait(lambda: _answers(s3_port), f"the S3 server does not respond; see {folder / 's3.log'}")
+        silence = f"the S3 server does not respond; see {folder / 's3.log'}"
+        _wait(lambda: _answers(s3_port), silence, bucket)
         home = folder / "home"
         environment = {
             **os.environ,
@@ -84,7 +85,7 @@ def set_up(folder: Path) -> Iterator[DemoServices]:
         url = f"http://{LOOPBACK}:{port}"
         with Client(url) as caller:
             silence = f"the service does not respond; see {folder / 'service.log'}"
-            _wait(caller.is_healthy, silence)
+            _wait(caller.is_healthy, silence, service)
         client = stack.enter_context(Client(url, (home / "token").read_text()))
         stack.callback(_end_jobs, client)
         yield DemoServices(folder, url, client, service.pid)
@@ -153,10 +154,13 @@ def _end_jobs(client: Client) -> None:
         )
 
 
-def _wait(true: Callable[[], bool], otherwise: str) -> None:
+def _wait(
+    true: Callable[[], bool], otherwise: str, process: subprocess.Popen[bytes] | None = None
+) -> None:
+    """Wait until something is true, which it does not become after the end of `process`."""
     deadline = time.monotonic() + START_S
     while not true():
-        if time.monotonic() > deadline:
+        if time.monotonic() > deadline or (process and process.poll() is not None):
             raise Unavailable(otherwise)
         time.sleep(0.1)
 

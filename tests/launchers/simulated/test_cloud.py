@@ -92,7 +92,7 @@ def test_launch_observed_by_two_threads_is_simulated_once() -> None:
 
         def __getitem__(self, at: Any) -> Any:
             is_read.set()
-            may_go_on.wait(30)
+            may_go_on.wait(120)
             return super().__getitem__(at)
 
     market_cloud, _ = cloud(replace(STORMY, zones=FarZones(STORMY.zones)))
@@ -100,7 +100,7 @@ def test_launch_observed_by_two_threads_is_simulated_once() -> None:
 
     with ThreadPoolExecutor() as threads:
         first = threads.submit(market_cloud.observe_sync, "job-1")
-        assert is_read.wait(30)
+        assert is_read.wait(120)
         second = threads.submit(market_cloud.observe_sync, "job-1")
         wait([second], timeout=0.2)
         may_go_on.set()

@@ -55,7 +55,7 @@ class Api(http.server.BaseHTTPRequestHandler):
             asked = urllib.request.Request(
                 policy, json.dumps(json.dumps(petition)).encode(), {{"Content-Type": "application/json"}}
             )
-            urllib.request.urlopen(asked, timeout=10).read()
+            urllib.request.urlopen(asked, timeout=60).read()
         self.answer(None)
 
     def answer(self, value, headers={{}}):

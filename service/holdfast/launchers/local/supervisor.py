@@ -8,15 +8,18 @@ service, which may restart. If the supervisor dies, its guards end all nodes and
 
 from __future__ import annotations
 
+import errno
 import itertools
 import math
 import os
+import secrets
 import shutil
 import signal
 import socket
 import sys
 import time
 from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import asdict, replace
 from datetime import timedelta
 from pathlib import Path
@@ -56,6 +59,11 @@ longer."""
 LEAVE_S: Final = 30.0
 """Time for the other nodes after one has exited by itself.
 A lower value cuts off ranks that still save; a higher value leaves nodes idle."""
+
+
+PORTS: Final = range(10_000, 20_000)
+"""Ports of rendezvous, on which node 0 listens some seconds after the choice.
+Lower ones belong to services; the kernel gives higher ones to outgoing connections, which may take them before."""
 
 
 class AttemptMonitor:
@@ -359,11 +367,16 @@ def _give_ownership(node: NodeDir, cell: Sandbox) -> None:
 
 
 def _free_port() -> int:
-    """Return a free port for a placement's rendezvous; the previous one may linger."""
-    with socket.socket() as probe:
-        probe.bind((environment.ADDRESS, 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """Return a free port for a placement's rendezvous; the previous one may linger.
+
+    Raises:
+        OSError: all are in use.
+    """
+    for port in secrets.SystemRandom().sample(PORTS, len(PORTS)):
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("", port))
+            return port
+    raise OSError(errno.EADDRINUSE, f"the ports {PORTS[0]} to {PORTS[-1]} are in use")
 
 
 def main(path: str, lock: str) -> None:
