@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import re
 import signal
-import subprocess
 from datetime import timedelta
 from pathlib import Path
 
@@ -25,6 +24,7 @@ from worker.support.run_driver import (
     TOTAL,
     RunDriver,
     free_port,
+    read_until,
     wait_until,
 )
 
@@ -34,17 +34,6 @@ TWO_RANKS = ("--nproc-per-node", "2")
 
 def store_of(driver: RunDriver) -> DirectoryStore:
     return DirectoryStore(driver.path / "store" / "lesson")
-
-
-def read_until(wrapper: subprocess.Popen[str], message: str) -> str:
-    """Output of a wrapper, up to the line with `message`."""
-    assert wrapper.stderr
-    result = ""
-    for line in wrapper.stderr:
-        result += line
-        if message in line:
-            return result
-    raise AssertionError(f"the wrapper ended without {message!r}: {result}")
 
 
 def all_reports_arrived(driver: RecoveringLauncher, service: ReportServer, attempt: int) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +12,7 @@ from holdfast_worker.protocol.environment import Exit
 from holdfast_worker.protocol.reports import ReportKind
 from worker.support.groups_driver import Groups
 from worker.support.nodes_driver import Nodes
-from worker.support.run_driver import TIMEOUT_S, wait_until
+from worker.support.run_driver import TIMEOUT_S, read_until, wait_until
 
 STEPS = 24
 HELD = 16
@@ -21,6 +20,8 @@ HELD = 16
 SLOW = ("--pause", "0.1", "--hold", str(HELD))
 DRILLED = ("--pause", "0.5", "--hold", "20")
 """With steps to report until a drill has ended nodes: the service requests it in its reply to reports."""
+LINGERS = "for the termination of the node"
+"""In the log of a wrapper that has exited, while its node is there."""
 SETTLED_S = 4.0
 """Time in which nodes would notice what they must not act on."""
 
@@ -61,23 +62,6 @@ def has_saved(groups: Groups) -> bool:
     return groups.counts(ReportKind.CHECKPOINT_COMMITTED) >= [1]
 
 
-def newest_step(groups: Groups) -> int:
-    """The step of the newest checkpoint in the store."""
-    commits = (groups.path / "store/lesson/commits").glob("*.json")
-    return max(int(commit.name[:12]) for commit in commits)
-
-
-def read_until_held(wrapper: subprocess.Popen[str]) -> str:
-    """What a wrapper logs until it waits for the termination of its node."""
-    assert wrapper.stderr
-    log = ""
-    for line in wrapper.stderr:
-        log += line
-        if "for the termination of the node" in line:
-            return log
-    raise AssertionError(log)
-
-
 def test_lost_group_costs_no_step(groups: Groups, undisturbed: Nodes) -> None:
     groups.start(*SLOW)
     wait_until(groups.has_trained)
@@ -111,7 +95,7 @@ def test_nodes_wait_for_the_next_leader(groups: Groups, undisturbed: Nodes) -> N
     wait_until(lambda: has_saved(groups))
 
     groups.kill(0)
-    newest = newest_step(groups)
+    newest = groups.newest_step
     groups.start_group(0)
     logs = groups.finish()
 
@@ -245,7 +229,7 @@ def test_frozen_node_takes_no_part_when_it_returns(groups: Groups, undisturbed: 
     groups.start_group(2)
     wait_until(lambda: bool(replaced_ranks(groups)))
     Nodes.signal_processes(frozen, signal.SIGCONT)
-    log = read_until_held(frozen)
+    log = read_until(frozen, LINGERS)
     groups.finish()
     frozen.send_signal(signal.SIGTERM)
     frozen.communicate(timeout=TIMEOUT_S)
@@ -507,7 +491,7 @@ def test_node_that_comes_after_the_end_exits(groups: Groups) -> None:
     groups.service.replaced = {"*"}
 
     groups.start_group(2)
-    log = read_until_held(groups.wrappers[2][0])
+    log = read_until(groups.wrappers[2][0], LINGERS)
     codes, _ = groups.leave(2)
 
     assert codes == [Exit.FENCED], log

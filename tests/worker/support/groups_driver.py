@@ -194,6 +194,12 @@ class Groups:
         return [len(self.reports(kind)) for kind in kinds]
 
     @property
+    def newest_step(self) -> int:
+        """The step of the newest checkpoint in the store."""
+        commits = (self.path / "store/lesson/commits").glob("*.json")
+        return max(int(commit.name[:12]) for commit in commits)
+
+    @property
     def results(self) -> list[str]:
         """Digests of the weights of all ranks."""
         return [(self.path / f"result-{rank}").read_text() for rank in range(sum(self.sizes))]

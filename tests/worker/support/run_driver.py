@@ -187,6 +187,17 @@ def wait_until(condition: Callable[[], bool]) -> None:
     raise AssertionError("it never came")
 
 
+def read_until(wrapper: subprocess.Popen[str], message: str) -> str:
+    """What a wrapper logs, up to the line with `message`."""
+    assert wrapper.stderr
+    log = ""
+    for line in wrapper.stderr:
+        log += line
+        if message in line:
+            return log
+    raise AssertionError(f"the wrapper ended without {message!r}: {log}")
+
+
 def is_gone(process: psutil.Process) -> bool:
     """Whether a process has ended, whether or not its parent has reaped it."""
     try:
