@@ -37,11 +37,15 @@ class ElasticRun:
     path: Path
     port: int
     commands: list[str]
+    is_elastic: bool
+    """Whether nodes may leave and return."""
     terminals: dict[int, subprocess.Popen[str]] = field(default_factory=dict)
 
     def start_node(self, node: int) -> None:
         """Start a node."""
-        command = self.commands[node].replace("--rdzv-backend", f"{QUICK} --rdzv-backend")
+        command = self.commands[node]
+        if self.is_elastic:
+            command = command.replace("--rdzv-backend", f"{QUICK} --rdzv-backend")
         environment, torchrun = command.rsplit("torchrun ", 1)
         self.terminals[node] = subprocess.Popen(
             ["bash", "-ec", f"{environment}exec torchrun {torchrun}"],
@@ -98,9 +102,8 @@ def elastic_run(folder: Path, script: str, ranks: int, least: int | None = None)
     )
     spec, port = parse_job_file(file, Overrides()).spec, free_port()
     asked = TorchrunRequest(port=port, nodes=3, ranks=[ranks], least_nodes=least)
-    return ElasticRun(
-        folder, port, [node.command for node in torchrun_commands(spec, render(spec).task, asked)]
-    )
+    commands = [node.command for node in torchrun_commands(spec, render(spec).task, asked)]
+    return ElasticRun(folder, port, commands, is_elastic=least is not None)
 
 
 def test_three_nodes_of_two_ranks_are_six_placed_ranks(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import re
 import signal
-import subprocess
 from datetime import timedelta
 from pathlib import Path
 
@@ -19,7 +18,15 @@ from holdfast_worker.storage.directory import LOCK, DirectoryStore
 from worker.support.metadata_servers import Ec2, serve
 from worker.support.recovering_launcher import RecoveringLauncher
 from worker.support.report_server import ReportServer
-from worker.support.run_driver import DDP_SCRIPT, TOTAL, RunDriver, free_port, wait_until
+from worker.support.run_driver import (
+    DDP_SCRIPT,
+    TIMEOUT_S,
+    TOTAL,
+    RunDriver,
+    free_port,
+    read_until,
+    wait_until,
+)
 
 ENDLESS = "1000000"
 TWO_RANKS = ("--nproc-per-node", "2")
@@ -27,21 +34,6 @@ TWO_RANKS = ("--nproc-per-node", "2")
 
 def store_of(driver: RunDriver) -> DirectoryStore:
     return DirectoryStore(driver.path / "store" / "lesson")
-
-
-PROGRESS_REPORTS = 3
-"""Reports of a rank in three seconds of training."""
-
-
-def read_until(wrapper: subprocess.Popen[str], message: str) -> str:
-    """Output of a wrapper, up to the line with `message`."""
-    assert wrapper.stderr
-    result = ""
-    for line in wrapper.stderr:
-        result += line
-        if message in line:
-            return result
-    raise AssertionError(f"the wrapper ended without {message!r}: {result}")
 
 
 def all_reports_arrived(driver: RecoveringLauncher, service: ReportServer, attempt: int) -> bool:
@@ -99,13 +91,13 @@ def test_resumed_stale_attempt_commits_nothing_and_exits(tmp_path: Path) -> None
     wait_until((driver.run_dir / "trained").exists)
     for rank in old:
         rank.send_signal(signal.SIGCONT)
-    codes = [rank.wait(60) for rank in old]
+    codes = [rank.wait(TIMEOUT_S) for rank in old]
     for rank in new:
         rank.send_signal(signal.SIGTERM)
     left = RunDir(old_dir).exit_reason()
 
     assert codes == [Exit.FENCED, Exit.FENCED]
-    assert [rank.wait(60) for rank in new] == [Exit.PREEMPTED, Exit.PREEMPTED]
+    assert [rank.wait(TIMEOUT_S) for rank in new] == [Exit.PREEMPTED, Exit.PREEMPTED]
     assert left
     assert left.exit_code == Exit.FENCED
     assert left.detail.startswith("a newer attempt of this job has taken over (epoch 2")
@@ -162,15 +154,15 @@ def test_replaced_worker_ends_on_all_nodes(tmp_path: Path) -> None:
     nodes = [RecoveringLauncher(tmp_path, extra=ranks, node=rank) for rank in (0, 1)]
 
     with service.opened(port):
-        wrappers = [node.start_wrapper(DDP_SCRIPT, ENDLESS) for node in nodes]
-        # The wrappers connect to each other within some seconds.
-        wait_until(lambda: len(nodes[0].reports(ReportKind.PROGRESS)) > PROGRESS_REPORTS)
+        wrappers = [node.start_watched(DDP_SCRIPT, ENDLESS) for node in nodes]
+        wait_until(lambda: all(node.is_connected for node in nodes))
+        wait_until((nodes[0].run_dir / "trained").exists)
         service.replaced = {"*"}
         held = "waiting up to 300 s for the termination of the node"
         errs = [read_until(wrapper, held) for wrapper in wrappers]
         for wrapper in wrappers:
             wrapper.send_signal(signal.SIGTERM)
-            wrapper.communicate(timeout=60)
+            wrapper.communicate(timeout=TIMEOUT_S)
 
     assert len(service.registrations) == 1
     assert [wrapper.returncode for wrapper in wrappers] == [Exit.FENCED, Exit.FENCED]
@@ -192,7 +184,7 @@ def test_service_request_saves_and_exits_before_release(
         err = read_until(wrapper, "for the termination of the node")
         wait_until(lambda: all_reports_arrived(launcher, service, 1))
         wrapper.send_signal(signal.SIGTERM)
-        wrapper.communicate(timeout=30)
+        wrapper.communicate(timeout=TIMEOUT_S)
 
     [left] = launcher.reports(ReportKind.WORKER_LEFT)
     [noticed] = launcher.reports(ReportKind.PREEMPTION_NOTICED)
@@ -215,7 +207,7 @@ def test_cloud_notice_makes_all_ranks_save_and_exit(tmp_path: Path) -> None:
         metadata.action_at = now() + timedelta(seconds=600)
         err = read_until(wrapper, "for the termination of the node")
         wrapper.send_signal(signal.SIGTERM)
-        wrapper.communicate(timeout=30)
+        wrapper.communicate(timeout=TIMEOUT_S)
 
     [noticed] = launcher.reports(ReportKind.PREEMPTION_NOTICED)
     [left] = launcher.reports(ReportKind.WORKER_LEFT)
@@ -240,7 +232,7 @@ def test_rebalance_recommendation_saves_without_exiting(tmp_path: Path) -> None:
         wrapper = launcher.start_with_metadata(address, 1, DDP_SCRIPT, ENDLESS)
         wait_until(lambda: bool(launcher.reports(ReportKind.CHECKPOINT_COMMITTED)))
         wrapper.send_signal(signal.SIGTERM)
-        _, err = wrapper.communicate(timeout=30)
+        _, err = wrapper.communicate(timeout=TIMEOUT_S)
 
     assert len(launcher.reports(ReportKind.CHECKPOINT_COMMITTED)) == 2
     assert wrapper.returncode == Exit.PREEMPTED
@@ -254,7 +246,7 @@ def test_signal_ends_an_attempt_without_delay(tmp_path: Path) -> None:
     wait_until((launcher.run_dir / "trained").exists)
 
     wrapper.send_signal(signal.SIGTERM)
-    _, err = wrapper.communicate(timeout=60)
+    _, err = wrapper.communicate(timeout=TIMEOUT_S)
 
     assert wrapper.returncode == Exit.PREEMPTED
     assert "waiting" not in err

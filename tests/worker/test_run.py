@@ -16,7 +16,7 @@ from holdfast_worker.protocol.environment import Exit
 from holdfast_worker.protocol.reports import ReportKind
 from holdfast_worker.protocol.store_usage import StoreUsage
 
-from worker.support.run_driver import DDP_SCRIPT, TOTAL, RunDriver, wait_until
+from worker.support.run_driver import DDP_SCRIPT, TIMEOUT_S, TOTAL, RunDriver
 from worker.support.s3_servers import BUCKET, credentials, moto
 
 STRANGER = str(Path(__file__).parents[2] / "examples" / "stranger.py")
@@ -29,6 +29,26 @@ if os.environ["RANK"] == rank:
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
 """A script in which one rank reads checkpoints from another store."""
+
+PREEMPTED = """
+import os, runpy, signal, sys
+from holdfast_worker import Run
+
+_, steps, *sys.argv = sys.argv
+ended = []
+
+
+def end_step(run, end_step=Run._end_step):
+    end_step(run)
+    ended.append(run.step)
+    if len(ended) == int(steps):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+Run._end_step = end_step
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+"""A script that has a termination notice after a number of steps."""
 
 
 def test_undisturbed_run_reports_its_lifecycle(undisturbed: RunDriver) -> None:
@@ -165,10 +185,10 @@ def test_kill_during_an_upload_resumes_from_the_previous_commit(
         gate.close_for("0002/rank-1/000000")
 
         ranks = driver.start_ranks(2, DDP_SCRIPT, TOTAL)
-        assert gate.is_reached.wait(60)
+        assert gate.is_reached.wait(TIMEOUT_S)
         for rank in ranks:
             rank.kill()
-        killed = [rank.wait(60) for rank in ranks]
+        killed = [rank.wait(TIMEOUT_S) for rank in ranks]
         gate.open()
         again = driver.run_ranks(2, DDP_SCRIPT, TOTAL)
 
@@ -208,20 +228,20 @@ def test_twice_preempted_user_script_ends_with_equal_weights(
         RunDriver(tmp_path / "uninterrupted"),
         RunDriver(tmp_path / "interrupted", every="auto"),
     )
-    steps = "3000"
+    steps = "300"
+    preempted = tmp_path / "preempted.py"
+    preempted.write_text(PREEMPTED)
 
     assert uninterrupted.run_ranks(1, STRANGER, steps) == [0]
     for _ in range(2):
-        [rank] = interrupted.start_ranks(1, STRANGER, steps)
-        wait_until((interrupted.run_dir / "trained").exists)
-        rank.send_signal(signal.SIGTERM)
-        assert rank.wait(60) == Exit.PREEMPTED
+        codes = interrupted.run_ranks(1, str(preempted), "100", STRANGER, steps)
+        assert codes == [Exit.PREEMPTED]
     assert interrupted.run_ranks(1, STRANGER, steps) == [0]
 
     begun = [r.body["step"] for r in interrupted.reports(ReportKind.TRAINING_STARTED)]
     left = [r.body["step"] for r in interrupted.reports(ReportKind.WORKER_LEFT)]
-    assert begun == [0, *left[:2]]
-    assert 0 < left[0] < left[1] < left[2] == 3000
+    assert begun == [0, 100, 200]
+    assert left == [100, 200, 300]
     weights = [
         driver.reports(ReportKind.CHECKPOINT_COMMITTED)[-1].body["weights_sha256"]
         for driver in (uninterrupted, interrupted)

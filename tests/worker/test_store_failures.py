@@ -19,7 +19,7 @@ from holdfast_worker.run_dir import RunDir
 from holdfast_worker.storage.base import Store
 from support.cloud_servers import FAKE_CLOUDS, CloudServer
 
-from worker.support.run_driver import DDP_SCRIPT, RunDriver, wait_until
+from worker.support.run_driver import DDP_SCRIPT, TIMEOUT_S, RunDriver, wait_until
 from worker.support.s3_servers import RUNS, credentials
 
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
@@ -27,6 +27,8 @@ pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning
 LONG = "400"
 """Steps of a training that is long enough for many failing saves."""
 ENDLESS = "1000000"
+SETTLED = ("--settle", "100")
+"""However slow the store is, there are saves in steps 10, 20, ..., 100."""
 DATA = "*/step-*"
 FIRST = 4
 """Objects of a checkpoint of two ranks, without the commit."""
@@ -101,18 +103,19 @@ def test_killed_ranks_resume_from_a_container_of_azurite(
     store = azurite.runs.replace("/runs", "/killed")
     driver = RunDriver(tmp_path, extra={**azurite.variables, "HOLDFAST_STORE": store})
 
-    ranks = driver.start_ranks(2, DDP_SCRIPT, LONG)
+    archive = CheckpointRepository(bucket)
+    ranks = driver.start_ranks(2, DDP_SCRIPT, LONG, "--hold", "20")
     wait_until(lambda: bool(committed(driver)))
     for rank in ranks:
         rank.kill()
-    codes = [rank.wait(60) for rank in ranks]
+    codes = [rank.wait(TIMEOUT_S) for rank in ranks]
+    newest, *_ = archive.names(float("inf"))
     again = driver.run_ranks(2, DDP_SCRIPT, LONG)
 
-    archive = CheckpointRepository(bucket)
     names = list(archive.names(float("inf")))
     assert codes == [-signal.SIGKILL] * 2
     assert again == [0, 0]
-    assert bodies(driver, ReportKind.TRAINING_STARTED)[-1]["step"] >= 10
+    assert bodies(driver, ReportKind.TRAINING_STARTED)[-1]["step"] == newest.step
     assert driver.result == uninterrupted.result
     assert names[0].step == int(LONG)
     assert [verify(archive, name) for name in names] == [None] * len(names)
@@ -123,7 +126,7 @@ def test_training_continues_while_the_store_hangs(driver: RunDriver, s3: FakeS3)
     hang = s3.fault("stall", on="PutObject", key=f"{DATA}/rank-1/*", skip=1, count=1)
 
     ranks = driver.start_ranks(2, DDP_SCRIPT, ENDLESS)
-    assert s3.triggered(hang, times=1, timeout_s=60) == 1
+    assert s3.triggered(hang, times=1, timeout_s=TIMEOUT_S) == 1
     saved, begun = len(committed(driver)), step_of(driver)
     wait_until(lambda: step_of(driver) >= begun + 100)
     is_saved_during_hang = len(committed(driver)) > saved + 1
@@ -132,7 +135,7 @@ def test_training_continues_while_the_store_hangs(driver: RunDriver, s3: FakeS3)
     for rank in ranks:
         rank.send_signal(signal.SIGTERM)
 
-    assert [rank.wait(60) for rank in ranks] == [Exit.PREEMPTED, Exit.PREEMPTED]
+    assert [rank.wait(TIMEOUT_S) for rank in ranks] == [Exit.PREEMPTED, Exit.PREEMPTED]
     assert not is_saved_during_hang
     assert bodies(driver, ReportKind.CHECKPOINT_FAILED) == []
 
@@ -145,7 +148,7 @@ def test_three_failed_saves_stop_a_run_and_a_restart_resumes(
 ) -> None:
     s3.fault("error", code="AccessDenied", status=403, on="PutObject", key=DATA, skip=FIRST)
 
-    codes = driver.run_ranks(2, DDP_SCRIPT, LONG)
+    codes = driver.run_ranks(2, DDP_SCRIPT, LONG, *SETTLED)
     [warning] = bodies(driver, ReportKind.SAVING_FAILED)
     [left] = bodies(driver, ReportKind.WORKER_LEFT)
     log = driver.log(0)
@@ -175,7 +178,7 @@ def test_continue_policy_keeps_training_and_logs_the_recovery(
         "error", code="AccessDenied", status=403, on="PutObject", key=DATA, skip=FIRST, count=2 * failing
     )  # fmt: skip
 
-    codes = driver.run_ranks(2, DDP_SCRIPT, LONG)
+    codes = driver.run_ranks(2, DDP_SCRIPT, LONG, *SETTLED)
 
     [warning] = bodies(driver, ReportKind.SAVING_FAILED)
     kinds = [r.kind for r in driver.reports() if r.kind is not ReportKind.PROGRESS]
@@ -217,13 +220,13 @@ def test_notice_lets_the_running_save_finish_and_saves_again(driver: RunDriver, 
     hang = s3.fault("stall", on="PutObject", key=f"{DATA}/rank-1/*", skip=1, count=1)
 
     ranks = driver.start_ranks(2, DDP_SCRIPT, ENDLESS)
-    assert s3.triggered(hang, times=1, timeout_s=60) == 1
+    assert s3.triggered(hang, times=1, timeout_s=TIMEOUT_S) == 1
     wait_until(lambda: step_of(driver) > 30)
     RunDir(driver.run_dir).record_notice(now() + timedelta(seconds=600))
     ranks[0].send_signal(signal.SIGTERM)
     wait_until(lambda: bool(bodies(driver, ReportKind.PREEMPTION_NOTICED)))
     s3.calm(hang)
-    codes = [rank.wait(60) for rank in ranks]
+    codes = [rank.wait(TIMEOUT_S) for rank in ranks]
 
     [noticed] = bodies(driver, ReportKind.PREEMPTION_NOTICED)
     assert codes == [Exit.PREEMPTED, Exit.PREEMPTED]
@@ -256,7 +259,7 @@ def test_interrupted_attempts_are_counted_from_the_store_alone(
     ranks = driver.start_ranks(2, DDP_SCRIPT, ENDLESS)
     wait_until((driver.run_dir / "trained").exists)
     ranks[1].kill()
-    assert [rank.wait(60) for rank in ranks] == [1, -signal.SIGKILL]
+    assert [rank.wait(TIMEOUT_S) for rank in ranks] == [1, -signal.SIGKILL]
     assert driver.run_ranks(2, DDP_SCRIPT, "20") == [0, 0]
     assert driver.run_ranks(2, DDP_SCRIPT, "40") == [0, 0]
 

@@ -108,9 +108,9 @@ def test_snapshot_holds_the_values_of_its_step(training: Training) -> None:
     assert training.values() != known
 
 
-def test_optimizer_waits_for_the_copy(training: Training) -> None:
+def test_optimizer_waits_for_the_copy(training: Training, monkeypatch: pytest.MonkeyPatch) -> None:
     known = training.values()
-    stepped = threading.Event()
+    stepped, waits = threading.Event(), threading.Event()
 
     def step() -> None:
         training.optimizer.step()
@@ -120,7 +120,11 @@ def test_optimizer_waits_for_the_copy(training: Training) -> None:
         snapshot = training.snapshot_now()
         training.compute()
         waiting = threading.Thread(target=step)
+        thread = snapshot.copying._thread
+        assert thread
+        monkeypatch.setattr(thread, "join", lambda join=thread.join: (waits.set(), join()))
         waiting.start()
+        assert waits.wait(30)
         is_early = stepped.wait(0.2)
     waiting.join(30)
 

@@ -79,8 +79,11 @@ folder = Path(sys.argv[1])
 
 
 def part(rank, _size):
-    (folder / f"{rank}.pid").write_text(str(os.getpid()))
+    (folder / f"{rank}.draft").write_text(str(os.getpid()))
+    (folder / f"{rank}.draft").replace(folder / f"{rank}.pid")
     if rank:
+        while not (folder / "0.pid").exists():
+            time.sleep(0.05)
         time.sleep(1)
         first = psutil.Process(int((folder / "0.pid").read_text()))
         print(first.status() == psutil.STATUS_ZOMBIE)

@@ -15,7 +15,14 @@ from holdfast_worker.node import fork_obstacles
 from holdfast_worker.node.fork_server import Program, Spare
 from holdfast_worker.protocol.environment import Exit
 from holdfast_worker.run_dir import RunDir
-from worker.support.run_driver import DDP_SCRIPT, TOTAL, RunDriver, is_gone, wait_until
+from worker.support.run_driver import (
+    DDP_SCRIPT,
+    TIMEOUT_S,
+    TOTAL,
+    RunDriver,
+    is_gone,
+    wait_until,
+)
 
 ENDLESS = "1000000"
 OFF = {"HOLDFAST_WARM": "0"}
@@ -190,7 +197,7 @@ def test_kill_of_an_agent_ends_unused_spares(driver: RunDriver) -> None:
     agent.kill()
 
     wait_until(lambda: all(map(is_gone, [agent, *spares])))
-    assert wrapper.wait(60) == 128 + signal.SIGKILL
+    assert wrapper.wait(TIMEOUT_S) == 128 + signal.SIGKILL
 
 
 @pytest.mark.parametrize(

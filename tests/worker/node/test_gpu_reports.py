@@ -15,6 +15,17 @@ from worker.support.run_driver import RunDriver, wait_until
 DATA = Path(__file__).parents[2] / "data/nvml"
 RECORDED_NVML = Path(__file__).parents[1] / "support/recorded_nvml"
 
+FAILS = """
+import os, time
+from pathlib import Path
+
+gpus = Path(os.environ["HOLDFAST_RUN_DIR"]) / "gpus.json"
+while not gpus.exists() or "off_bus" not in gpus.read_text():
+    time.sleep(0.05)
+raise RuntimeError("CUDA error: unspecified")
+"""
+"""A script that fails once node 0 knows of the fault of its GPU."""
+
 
 def playing(recording: str) -> dict[str, str]:
     """Variables of a node that plays a recording."""
@@ -49,7 +60,7 @@ def test_fault_of_another_node_is_reported_once(tmp_path: Path) -> None:
 def test_fault_precedes_the_failure_that_it_causes(tmp_path: Path) -> None:
     driver = RunDriver(tmp_path, extra=playing("off_bus"), forks=False)
     script = tmp_path / "fails.py"
-    script.write_text("import time; time.sleep(3); raise RuntimeError('CUDA error: unspecified')")
+    script.write_text(FAILS)
     code, _, _ = driver.run_wrapper("--nproc-per-node", "1", str(script))
     assert code == Exit.FAILED
     assert [r.kind for r in driver.reports()] == [ReportKind.GPU_UNHEALTHY, ReportKind.WORKER_LEFT]

@@ -70,14 +70,16 @@ def logged(capfd: pytest.CaptureFixture[str]) -> Callable[[str], bool]:
 
 
 def test_node_finds_the_leader_once_it_has_registered(port: int) -> None:
-    service, master_port = ReportServer(), free_port()
+    service = ReportServer()
     with (
         service.opened(port),
-        socket.create_server(("127.0.0.1", channel_ports(master_port)[2])),
+        socket.create_server(("127.0.0.1", 0)) as listening,
         searching(rendezvous(port, 1)) as found,
     ):
         wait_until(lambda: bool(service.arrived))
         early = [*found]
+        master_port = listening.getsockname()[1] - 3  # The node tries the ports beside it.
+        assert listening.getsockname()[1] in channel_ports(master_port)
         leader = rendezvous(port, 0, master_port).meet(never)
         wait_until(lambda: bool(found))
 

@@ -13,6 +13,8 @@ from worker.support.nodes_driver import Nodes
 from worker.support.run_driver import wait_until
 
 STEPS = 60
+HELD = 40
+"""Ranks stay in this step until the test releases them, so that the run does not end before."""
 
 
 @pytest.fixture(scope="module")
@@ -22,10 +24,10 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Nodes:
     return nodes
 
 
-def elastic(path: Path, *arguments: str, least: int = 1, pause_s: float = 0.2) -> Nodes:
-    """A run in training that continues with fewer nodes."""
+def elastic(path: Path, *arguments: str, least: int = 1) -> Nodes:
+    """A run in training that continues with fewer nodes, up to the held step."""
     nodes = Nodes(path, 3, STEPS, HOLDFAST_NODE_START="0", HOLDFAST_MIN_NODES=str(least))
-    nodes.start("--pause", str(pause_s), *arguments)
+    nodes.start("--pause", "0.2", "--hold", str(HELD), *arguments)
     wait_until(lambda: nodes.would_wait)
     return nodes
 
@@ -34,6 +36,11 @@ def hosted(nodes: Nodes) -> list[object]:
     """The hosted nodes in each report of a recovery."""
     reports = nodes.driver.reports(ReportKind.RANKS_REPLACED)
     return [report.body.get("hosted_nodes") for report in reports]
+
+
+def wait_for_move(nodes: Nodes) -> None:
+    """Wait until ranks have moved to a replacement, or wait for the next step to do so."""
+    wait_until(lambda: nodes.run_dir(0).is_move_requested() or hosted(nodes)[-1] is None)
 
 
 def assert_equal(nodes: Nodes, undisturbed: Nodes) -> None:
@@ -66,12 +73,12 @@ def test_ranks_of_lost_node_run_on_another(tmp_path: Path, undisturbed: Nodes) -
 
 
 def test_ranks_move_to_the_replacement(tmp_path: Path, undisturbed: Nodes) -> None:
-    # A busy machine needs a while for the interpreter of the replacement.
-    nodes = elastic(tmp_path, pause_s=0.4)
+    nodes = elastic(tmp_path)
     nodes.kill(2)
     wait_until(lambda: hosted(nodes) == [[2]])
 
     nodes.replace(2)
+    wait_for_move(nodes)
     logs = nodes.finish()
 
     assert "node 2 is replaced: its ranks move there" in logs
@@ -127,7 +134,7 @@ def test_host_without_room_waits_for_a_replacement(tmp_path: Path, undisturbed: 
 
 @pytest.mark.full
 def test_replacement_is_lost_before_it_takes_over(tmp_path: Path, undisturbed: Nodes) -> None:
-    nodes = elastic(tmp_path, pause_s=0.4)
+    nodes = elastic(tmp_path)
     nodes.kill(2)
     wait_until(lambda: hosted(nodes) == [[2]])
 
@@ -136,6 +143,7 @@ def test_replacement_is_lost_before_it_takes_over(tmp_path: Path, undisturbed: N
         time.sleep(moment_s)
         nodes.kill(2)
     nodes.replace(2)
+    wait_for_move(nodes)
     nodes.finish()
 
     assert_equal(nodes, undisturbed)
@@ -146,12 +154,12 @@ def test_replacement_is_lost_before_it_takes_over(tmp_path: Path, undisturbed: N
 def test_replacement_that_comes_too_late_ends_with_the_run(
     tmp_path: Path, undisturbed: Nodes
 ) -> None:
-    nodes = elastic(tmp_path, pause_s=0.05)
+    nodes = elastic(tmp_path)
     nodes.kill(2)
     wait_until(lambda: nodes.counts(ReportKind.RANKS_REPLACED) == [1])
 
     # Its ranks wait for longer than the run takes.
-    nodes.replace(2, "--wait", "20")
+    nodes.replace(2, "--wait", "600")
     logs = nodes.finish()
 
     assert "the run has ended without this node" in logs

@@ -9,11 +9,18 @@ import pytest
 from holdfast_worker.protocol.environment import Exit
 from holdfast_worker.protocol.reports import ReportKind
 from worker.support.nodes_driver import Nodes
-from worker.support.run_driver import wait_until
+from worker.support.run_driver import TIMEOUT_S, wait_until
 
 FALL_AT = 13
 NODES = 3
+HELD = ("--hold", "8")
+"""Ranks stay in this step until the test releases them, so that the run does not end before."""
 KILLED = "rank {0} on node {0} was killed by signal 9"
+
+
+def fall(rank: int, moment: str) -> tuple[str, ...]:
+    """Arguments for a script of which one rank falls, once all wrappers know of each other."""
+    return "--connected", "--fall", f"{rank}:{FALL_AT}:{moment}"
 
 
 @pytest.fixture
@@ -47,7 +54,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Nodes:
     ],
 )
 def test_lost_rank_costs_no_step(nodes: Nodes, undisturbed: Nodes, rank: int, moment: str) -> None:
-    nodes.run("--fall", f"{rank}:{FALL_AT}:{moment}")
+    nodes.run(*fall(rank, moment))
 
     assert nodes.results == undisturbed.results
     for other in {*range(NODES)} - {rank}:
@@ -66,7 +73,7 @@ def test_lost_rank_costs_no_step(nodes: Nodes, undisturbed: Nodes, rank: int, mo
 
 @pytest.mark.full
 def test_optimizer_that_has_stepped_leads_to_a_restart(nodes: Nodes) -> None:
-    nodes.run("--fall", f"1:{FALL_AT}:between", "--two-optimizers")
+    nodes.run(*fall(1, "between"), "--two-optimizers")
 
     logs = [nodes.run_dir(rank).log_file(rank).read_text() for rank in range(NODES)]
     assert "an optimizer had stepped within the step" in "".join(logs)
@@ -76,8 +83,8 @@ def test_optimizer_that_has_stepped_leads_to_a_restart(nodes: Nodes) -> None:
 
 
 def test_error_of_the_script_ends_in_a_restart_and_a_failure(nodes: Nodes) -> None:
-    nodes.start("--error", f"1:{FALL_AT}")
-    logs = [wrapper.communicate(timeout=120)[1] for wrapper in nodes.wrappers]
+    nodes.start("--connected", "--error", f"1:{FALL_AT}")
+    logs = [wrapper.communicate(timeout=TIMEOUT_S)[1] for wrapper in nodes.wrappers]
 
     assert {wrapper.returncode for wrapper in nodes.wrappers} == {Exit.FAILED}, logs
     assert nodes.counts(ReportKind.RANKS_RESTARTED, ReportKind.WORKER_LEFT) == [1, 1]
@@ -88,19 +95,21 @@ def test_error_of_the_script_ends_in_a_restart_and_a_failure(nodes: Nodes) -> No
 def test_all_ranks_restart_if_the_job_asks_for_it(tmp_path: Path, undisturbed: Nodes) -> None:
     nodes = Nodes(tmp_path, HOLDFAST_RECOVERY="restart")
 
-    nodes.run("--fall", f"1:{FALL_AT}:forward")
+    nodes.run(*fall(1, "forward"))
 
     assert nodes.results == undisturbed.results
     assert nodes.counts(ReportKind.RANKS_REPLACED, ReportKind.RANKS_RESTARTED) == [0, 1]
 
 
 def test_lost_node_ends_the_attempt_at_once(nodes: Nodes) -> None:
-    nodes.start("--pause", "0.05")
+    nodes.start(*HELD)
     wait_until(lambda: all(nodes.run_dir(node).has_trained() for node in range(NODES)))
+    wait_until((nodes.run_dir(0).path / "connected").exists)
 
     nodes.wrappers[2].send_signal(signal.SIGKILL)
     nodes.wrappers[2].wait()
-    logs = [wrapper.communicate(timeout=60)[1] for wrapper in nodes.wrappers[:2]]
+    nodes.release()
+    logs = [wrapper.communicate(timeout=TIMEOUT_S)[1] for wrapper in nodes.wrappers[:2]]
 
     assert all("node 2 is lost: its connection broke" in log for log in logs), logs
     assert nodes.counts(ReportKind.RANKS_REPLACED) == [0]
@@ -109,7 +118,7 @@ def test_lost_node_ends_the_attempt_at_once(nodes: Nodes) -> None:
 @pytest.mark.full
 def test_replaced_node_costs_no_step(tmp_path: Path, undisturbed: Nodes) -> None:
     nodes = Nodes(tmp_path, HOLDFAST_NODE_START="0")
-    nodes.start("--pause", "0.05")
+    nodes.start(*HELD)
     wait_until(lambda: all(nodes.run_dir(node).has_trained() for node in range(NODES)))
     wait_until(lambda: nodes.would_wait)
 
@@ -129,19 +138,21 @@ def test_node_that_was_replaced_takes_no_part_when_it_returns(
     tmp_path: Path, undisturbed: Nodes
 ) -> None:
     nodes = Nodes(tmp_path, HOLDFAST_NODE_START="0")
-    nodes.start("--pause", "0.2")
+    nodes.start(*HELD, "--hold", "16")
     wait_until(lambda: nodes.would_wait)
     wait_until(nodes.run_dir(2).has_trained)
     # As if its network was down: its connections stand, and nothing comes.
     frozen = nodes.wrappers[2]
     nodes.signal_processes(frozen, signal.SIGSTOP)
+    nodes.release(8)
 
     nodes.replace(2)
     wait_until(lambda: nodes.counts(ReportKind.RANKS_REPLACED) == [1])
     nodes.signal_processes(frozen, signal.SIGCONT)
+    has_returned = frozen.wait(TIMEOUT_S)
     nodes.finish()
 
-    assert frozen.wait(60) != Exit.DONE
+    assert has_returned != Exit.DONE
     assert nodes.results == undisturbed.results
     assert nodes.losses(0) == undisturbed.losses(0)
     assert nodes.counts(ReportKind.RANKS_REPLACED, ReportKind.RANKS_RESTARTED) == [1, 0]
@@ -149,13 +160,13 @@ def test_node_that_was_replaced_takes_no_part_when_it_returns(
 
 @pytest.mark.full
 def test_script_without_tracked_objects_starts_again(nodes: Nodes) -> None:
-    nodes.run("--fall", f"1:{FALL_AT}:forward", "--untracked")
+    nodes.run(*fall(1, "forward"), "--untracked")
 
     assert nodes.counts(ReportKind.RANKS_REPLACED, ReportKind.RANKS_RESTARTED) == [0, 1]
 
 
 def test_sharded_model_starts_again_from_its_checkpoint(nodes: Nodes) -> None:
-    log = nodes.run("--fall", f"1:{FALL_AT}:forward", "--shard")
+    log = nodes.run(*fall(1, "forward"), "--shard")
 
     assert "while others wait" not in log
     assert nodes.counts(ReportKind.RANKS_REPLACED, ReportKind.RANKS_RESTARTED) == [0, 1]

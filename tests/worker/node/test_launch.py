@@ -21,7 +21,14 @@ from holdfast_worker.run_dir import ExitReason, RunDir
 from holdfast_worker.topology.nodes import Topology
 from holdfast_worker.topology.rendezvous import MASTER_PORT
 from worker.support.report_server import ReportServer
-from worker.support.run_driver import DDP_SCRIPT, RunDriver, free_port, is_gone, wait_until
+from worker.support.run_driver import (
+    DDP_SCRIPT,
+    TIMEOUT_S,
+    RunDriver,
+    free_port,
+    is_gone,
+    wait_until,
+)
 
 F = TypeVar("F", bound="IO[str] | IO[bytes]")
 ENDLESS = "1000000"
@@ -58,7 +65,7 @@ def test_notice_reaches_ranks_and_reports_reach_the_service(tmp_path: Path) -> N
         wrapper = driver.start_wrapper(DDP_SCRIPT, ENDLESS)
         wait_until((driver.run_dir / "trained").exists)
         wrapper.send_signal(signal.SIGTERM)
-        wrapper.communicate(timeout=60)
+        wrapper.communicate(timeout=TIMEOUT_S)
 
     [left] = driver.reports(ReportKind.WORKER_LEFT)
     [*_, last_saved] = driver.reports(ReportKind.CHECKPOINT_COMMITTED)
@@ -76,9 +83,13 @@ def test_signal_to_all_processes_leaves_ranks_time_to_save(
     wrapper = driver.start_wrapper("--nproc-per-node", "2", DDP_SCRIPT, ENDLESS)
     wait_until((driver.run_dir / "trained").exists)
 
-    for process in [*psutil.Process(wrapper.pid).children(recursive=True), wrapper]:
-        process.send_signal(signal.SIGTERM)
-    out, _ = wrapper.communicate(timeout=60)
+    processes = [psutil.Process(wrapper.pid)]
+    processes += processes[0].children(recursive=True)
+    # None acts on its signal before all have theirs.
+    for number in (signal.SIGSTOP, signal.SIGTERM, signal.SIGCONT):
+        for process in processes:
+            process.send_signal(number)
+    out, _ = wrapper.communicate(timeout=TIMEOUT_S)
 
     [left] = driver.reports(ReportKind.WORKER_LEFT)
     [*_, last_saved] = driver.reports(ReportKind.CHECKPOINT_COMMITTED)
@@ -134,7 +145,7 @@ def test_nodes_of_a_failed_program_are_kept(driver: RunDriver) -> None:
     has_stayed = wrapper.poll() is None
 
     wrapper.send_signal(signal.SIGTERM)
-    _, err = wrapper.communicate(timeout=30)
+    _, err = wrapper.communicate(timeout=TIMEOUT_S)
 
     assert (has_stayed, wrapper.returncode) == (True, 128 + signal.SIGKILL)
     assert left.body["reason"] == "failed"
@@ -196,7 +207,7 @@ def test_notice_on_a_full_disk_still_saves_a_checkpoint(driver: RunDriver) -> No
     wait_until((driver.run_dir / "trained").exists)
 
     wrapper.send_signal(signal.SIGTERM)
-    _, err = wrapper.communicate(timeout=60)
+    _, err = wrapper.communicate(timeout=TIMEOUT_S)
 
     [left] = driver.reports(ReportKind.WORKER_LEFT)
     [*_, last_saved] = driver.reports(ReportKind.CHECKPOINT_COMMITTED)
@@ -242,7 +253,7 @@ def test_preemption_of_one_node_ends_both_nodes_together(tmp_path: Path) -> None
     wait_until((second.run_dir / "trained").exists)
     wrappers[1].send_signal(signal.SIGTERM)
     for wrapper in wrappers:
-        wrapper.communicate(timeout=60)
+        wrapper.communicate(timeout=TIMEOUT_S)
 
     exit_records = [json.loads((n.run_dir / "left.json").read_text()) for n in (first, second)]
     assert [wrapper.returncode for wrapper in wrappers] == [Exit.PREEMPTED, Exit.PREEMPTED]
@@ -258,7 +269,7 @@ def test_ranks_end_with_a_killed_wrapper(driver: RunDriver) -> None:
     process = psutil.Process(rank)
 
     wrapper.kill()
-    wrapper.communicate(timeout=60)
+    wrapper.communicate(timeout=TIMEOUT_S)
 
     wait_until(lambda: is_gone(process))
 

@@ -22,7 +22,7 @@ from holdfast_worker.protocol.output_files import (
 )
 from holdfast_worker.storage.base import Bytes, StoreRefused
 from holdfast_worker.storage.directory import DirectoryStore
-from worker.support.run_driver import RunDriver
+from worker.support.run_driver import TIMEOUT_S, RunDriver
 
 NONCE = "0123abcd"
 
@@ -194,7 +194,7 @@ def test_wrapper_collects_after_success_and_failure(
     extra = {"HOLDFAST_OUTPUTS": '["results/*.json"]', "HOLDFAST_EPOCH": epoch}
     wrapper = RunDriver(tmp_path, extra=extra).start_python(RUN, str(folder), "script.py")
 
-    out, log = wrapper.communicate(timeout=60)
+    out, log = wrapper.communicate(timeout=TIMEOUT_S)
 
     store = DirectoryStore(tmp_path / "store/lesson")
     sent = OutputCollection.parse(store.get("outputs/commits/000000000001.json"), 1)
@@ -208,7 +208,7 @@ def test_wrapper_refuses_patterns_outside_of_its_directory(folder: Path, tmp_pat
     driver = RunDriver(tmp_path, extra={"HOLDFAST_OUTPUTS": '["/etc/*"]'})
     wrapper = driver.start_python(RUN, str(folder), "script.py")
 
-    out, log = wrapper.communicate(timeout=60)
+    out, log = wrapper.communicate(timeout=TIMEOUT_S)
 
     assert wrapper.returncode == Exit.USAGE
     assert "HOLDFAST_OUTPUTS: '/etc/*' leaves the working directory" in out + log

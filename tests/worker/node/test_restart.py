@@ -12,7 +12,14 @@ from holdfast_worker.protocol.environment import Exit
 from holdfast_worker.protocol.reports import ReportKind
 from holdfast_worker.run_dir import RunDir
 from holdfast_worker.watchdog.failure_cause import FailureCause, RestartPolicy
-from worker.support.run_driver import DDP_SCRIPT, TOTAL, RunDriver, free_port, wait_until
+from worker.support.run_driver import (
+    DDP_SCRIPT,
+    TIMEOUT_S,
+    TOTAL,
+    RunDriver,
+    free_port,
+    wait_until,
+)
 
 ONCE = {"HOLDFAST_MAX_RESTARTS": "1"}
 TWO_RANKS = ("--nproc-per-node", "2", DDP_SCRIPT)
@@ -93,7 +100,7 @@ def test_ranks_of_all_nodes_start_again_together(driver: RunDriver, undisturbed:
         fall = ("--fall", f"1:26:{signal.SIGKILL}", "--once")
         wrappers.append(driver.start_wrapper("--nproc-per-node", "1", DDP_SCRIPT, TOTAL, *fall))
 
-    errors = [wrapper.communicate(timeout=100)[1] for wrapper in wrappers]
+    errors = [wrapper.communicate(timeout=TIMEOUT_S)[1] for wrapper in wrappers]
 
     assert [wrapper.returncode for wrapper in wrappers] == [Exit.DONE, Exit.DONE], errors
     assert driver.result == undisturbed.result
@@ -135,7 +142,7 @@ def test_ranks_do_not_start_again_after_a_notice(driver: RunDriver) -> None:
     RunDir(driver.run_dir).record_notice(None)
 
     os.kill(RunDir(driver.run_dir).registered_pids()[1], signal.SIGKILL)
-    wrapper.communicate(timeout=100)
+    wrapper.communicate(timeout=TIMEOUT_S)
 
     assert wrapper.returncode != Exit.DONE
     assert counts(driver, ReportKind.RANKS_RESTARTED) == [0]

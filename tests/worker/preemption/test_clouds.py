@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from holdfast_worker.clock import now
 from holdfast_worker.node.launch import LINGER_GRACE_S, UNKNOWN_DEADLINE_S, linger_s
+from holdfast_worker.preemption import metadata_service
 from holdfast_worker.preemption.clouds import (
     Aws,
     Azure,
@@ -24,6 +25,11 @@ from worker.support.metadata_servers import AzureServer, Ec2, Gce, MetadataServe
 from worker.support.run_driver import free_port, wait_until
 
 AT = datetime(2030, 1, 2, 3, 4, 5, tzinfo=UTC)
+
+
+@pytest.fixture(autouse=True)
+def _servers_may_be_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metadata_service, "TIMEOUT_S", 60.0)
 
 
 @pytest.mark.parametrize("tokens", [True, False], ids=["IMDSv2", "IMDSv1"])

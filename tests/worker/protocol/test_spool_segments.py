@@ -345,9 +345,10 @@ def test_service_of_an_earlier_version_is_polled_rarely(
         wait_until(lambda: len(service.oldest) >= 3)
         waited_s = time.monotonic() - began_s
         sender.close(within_s=5)
+        ran_s = time.monotonic() - began_s
 
     assert waited_s >= 2 * 0.5, "there is a pause between two deliveries"
-    assert len(service.oldest) < 10
+    assert len(service.oldest) <= 2 + ran_s / 0.5, "also if the machine is slow, and one at the end"
     assert service.received == {1: []}
     output = capsys.readouterr().err
     assert output.count("expects report 1 of attempt 1") == 1

@@ -1,6 +1,8 @@
 """A training script with injected failures, for the tests of whole runs.
 
-python ddp.py TOTAL [--fall RANK:STEP:SIGNAL [--once]] [--error STEP] [--after CODE]
+python ddp.py TOTAL [--fall RANK:STEP:SIGNAL [--once]] [--error STEP] [--after CODE] [--settle STEPS] [--hold STEP]
+
+The first STEPS steps end once no save is in progress on their rank, as steps are faster than uploads here. Ranks stay in step `--hold`.
 """
 
 # ruff: noqa: N806 - names of tensors end in their shapes
@@ -71,6 +73,8 @@ def main() -> None:
     parser.add_argument("--once", action="store_true", help="fall only in a run from the beginning")
     parser.add_argument("--error", type=int, default=-1)
     parser.add_argument("--after", type=int, default=0)
+    parser.add_argument("--settle", type=int, default=0)
+    parser.add_argument("--hold", type=int, default=-1)
     args = parser.parse_args()
 
     torch.set_num_threads(1)
@@ -95,6 +99,10 @@ def main() -> None:
         run.log(loss=loss)
         if run.step + 1 == args.error:
             raise ValueError(f"this lesson ends at step {args.error}")
+        while run.step == args.hold:
+            threading.Event().wait(1)
+        if run.step < args.settle and run._checkpointer:
+            run._checkpointer._active_writer.wait(60)
         if not (args.once and is_resumed):
             args.fall.send(run.rank, run.step + 1)
 

@@ -1,19 +1,25 @@
 """A training script in which one process falls at a given moment within a step, once.
 
 python lost_ranks.py TOTAL FOLDER [--fall RANK:STEP:MOMENT] [--error RANK:STEP] [--two-optimizers] [--shard] [--untracked]
-    [--pause SECONDS] [--late RANK] [--committed STEP] [--hold STEP]
+    [--pause SECONDS] [--late RANK] [--settle] [--connected] [--hold STEP]...
+
+Steps are slow only until a test has what it waits for, however long this takes. In step `--hold`, or before the loop for -1, ranks wait for
+the file `released-STEP` or `released`; the latter also ends all pauses. A rank with a termination notice does not wait. With `--settle`, each step ends once what the rank saves or copies
+is complete. With `--connected`, the rank fails only once the wrapper of node 0 is connected to all others: otherwise, all ranks restart.
 """
 
 import argparse
 import os
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 from holdfast_worker import Run
 from holdfast_worker.checkpoint.checksums import state_dict_digest
 from holdfast_worker.distributed.sharding import full_tensor
+from holdfast_worker.preemption.notice import NOTICE
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
@@ -35,31 +41,68 @@ class Noisy(Dataset[tuple[Tensor, Tensor]]):
 class Fall:
     """Kills a rank at one moment of one step, in its first process."""
 
-    def __init__(self, text: str, rank: int, folder: Path) -> None:
-        falling, step, self._moment = text.split(":")
+    def __init__(self, args: argparse.Namespace, rank: int) -> None:
+        falling, step, self._moment = args.fall.split(":")
         self._step = int(step) if int(falling) == rank else -1
-        self._flag = folder / "has-fallen"
+        self._flag = args.folder / "has-fallen"
+        self._args = args
 
     def at(self, step: int, moment: str) -> None:
         """Fall if the moment is there."""
         if (step, moment) == (self._step, self._moment) and not self._flag.exists():
+            wait_for_connections(self._args)
             self._flag.touch()
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def end_step(args: argparse.Namespace, step: int) -> None:
-    """Pause, and wait for what a test wants to have happened by then: `--committed`, at most a minute, and the end of `--hold`."""
-    time.sleep(args.pause)
-    commits = Path(os.environ.get("HOLDFAST_STORE", "").removeprefix("file://"))
-    commits /= f"{os.environ.get('HOLDFAST_JOB')}/commits"
-    end = time.monotonic() + 60
-    while args.committed <= step - 3 and not any(
-        int(commit.name[:12]) >= args.committed for commit in commits.glob("*.json")
-    ):
-        assert time.monotonic() < end, f"no checkpoint from step {args.committed} on was committed"
+def wait_until(condition: Callable[[], bool], sentence: str) -> None:
+    """Wait for five minutes at most."""
+    end = time.monotonic() + 300
+    while not condition():
+        assert time.monotonic() < end, sentence
         time.sleep(0.02)
-    while step == args.hold and not (args.folder / "released").exists():
-        time.sleep(0.02)
+
+
+def wait_for_connections(args: argparse.Namespace) -> None:
+    """Wait until the wrapper of node 0 is connected to all others, if a test asks for it."""
+    node = args.folder.glob if args.connected else None
+    wait_until(lambda: node is None or any(node("n0-*/connected")), "some nodes are not connected")
+
+
+def hold(args: argparse.Namespace, rank: int, step: int) -> None:
+    """Wait in a step until the test releases the ranks."""
+    if step in args.hold:
+        held = args.folder / f"held-{step}-{rank}"
+        held.touch()
+        files = (args.folder / f"released-{step}", args.folder / "released")
+        wait_until(
+            lambda: NOTICE.is_raised or any(file.exists() for file in files),
+            f"step {step} was not released",
+        )
+        held.unlink()
+
+
+def is_settled(run: Run) -> bool:
+    """Whether nothing of this rank is being saved or copied."""
+    if not (checkpointer := run._checkpointer):
+        return True
+    memory = checkpointer.memory
+    return not (checkpointer._active_writer.is_busy or (memory and memory.is_copying))
+
+
+def begin(args: argparse.Namespace, run: Run) -> None:
+    """Wait before the loop."""
+    time.sleep(args.wait)
+    hold(args, run.rank, -1)
+
+
+def end_step(args: argparse.Namespace, run: Run) -> None:
+    """Pause, and wait for what a test wants to have happened by then."""
+    end = time.monotonic() + args.pause
+    while time.monotonic() < end and not (args.folder / "released").exists():
+        time.sleep(min(args.pause, 0.05))
+    wait_until(lambda: not args.settle or is_settled(run), "a save or a copy did not end")
+    hold(args, run.rank, run.step)
 
 
 def arguments() -> argparse.Namespace:
@@ -75,8 +118,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--wait", type=float, default=0.0)
     parser.add_argument("--late", type=int, default=-1)
     parser.add_argument("--pause", type=float, default=0.0)
-    parser.add_argument("--committed", type=int, default=1 << 40)
-    parser.add_argument("--hold", type=int, default=-1)
+    parser.add_argument("--settle", action="store_true")
+    parser.add_argument("--connected", action="store_true")
+    parser.add_argument("--hold", type=int, action="append", default=[])
     return parser.parse_args()
 
 
@@ -84,8 +128,8 @@ def main() -> None:
     args = arguments()
     torch.set_num_threads(1)
     run = Run.start(deterministic=True)
-    time.sleep(args.wait)
-    fall = Fall(args.fall, run.rank, args.folder)
+    begin(args, run)
+    fall = Fall(args, run.rank)
     data = Noisy()
     loader = DataLoader(data, 4, sampler=DistributedSampler(data, run.world_size, run.rank))
     head = run.wrap(nn.Linear(8, 8)) if args.two_optimizers else nn.Identity()
@@ -107,6 +151,7 @@ def main() -> None:
         for inputs, targets in run.steps(loader, total=args.total):
             step = run.step
             if args.error == f"{run.rank}:{step}":
+                wait_for_connections(args)
                 raise ValueError("an error")
             if args.no_room and "HOLDFAST_HOSTED_START" in os.environ:
                 raise MemoryError("no room for two ranks")
@@ -129,7 +174,7 @@ def main() -> None:
             losses.flush()
             processes.write(f"{os.getpid()}\n")
             processes.flush()
-            end_step(args, step)
+            end_step(args, run)
             fall.at(step, "end")
     digest = state_dict_digest({n: full_tensor(t) for n, t in model.state_dict().items()})
     (args.folder / f"result-{run.rank}").write_text(digest)

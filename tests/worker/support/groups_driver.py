@@ -12,9 +12,9 @@ from holdfast_worker.protocol.environment import Exit
 from holdfast_worker.protocol.reports import Report, ReportKind
 from holdfast_worker.run_dir import RunDir
 from holdfast_worker.telemetry.spool import read_spool, spool_file
-from worker.support.nodes_driver import SCRIPT, Nodes
+from worker.support.nodes_driver import SCRIPT, Nodes, is_held, release
 from worker.support.report_server import ReportServer
-from worker.support.run_driver import TIMEOUT_S, RunDriver, free_port
+from worker.support.run_driver import TIMEOUT_S, RunDriver, free_port, wait_until
 
 NAMES = ("head", "east", "west", "north")
 NUMBERED = ("HOLDFAST_ATTEMPT", "HOLDFAST_EPOCH", "HOLDFAST_SPOOL", "HOLDFAST_RUN_DIR")
@@ -128,6 +128,9 @@ class Groups:
         nodes = [*range(first, first + self.sizes[group])]
         name = f"2026-03-01T00:00:{len(self.service.drills):02}Z"
         self.service.drills.append({"requested_at": name, "nodes": nodes, "within_s": within_s})
+        if not first and within_s:  # All ranks save.
+            wait_until(self.run_dir(0).is_noticed)
+            self.release()
         logs = [wrapper.communicate(timeout=TIMEOUT_S)[1] for wrapper in self.wrappers[group]]
         assert {w.returncode for w in self.wrappers[group]} == {Exit.PREEMPTED}, "\n".join(logs)
 
@@ -141,12 +144,33 @@ class Groups:
         with self.service.opened(self.port):
             yield
 
+    def release(self, step: int | None = None) -> None:
+        """See `Nodes`."""
+        release(self.path, step)
+
+    def is_held(self, step: int) -> bool:
+        """See `Nodes`."""
+        return all(is_held(self.path, step, rank) for rank in range(sum(self.sizes)))
+
     def finish(self) -> str:
-        """Wait for the end, and return what the wrappers logged."""
+        """Wait for the end, also of held ranks, and return what the wrappers logged."""
+        self.release()
         standing = [wrapper for group in self.wrappers.values() for wrapper in group]
         logs = [wrapper.communicate(timeout=TIMEOUT_S)[1] for wrapper in standing]
         assert {wrapper.returncode for wrapper in standing} == {Exit.DONE}, "\n".join(logs)
         return "".join(logs)
+
+    def preempt_leader(self, step: int) -> list[int]:
+        """Signal the wrappers of the group of node 0 while all ranks are held in a step, and return their exit codes.
+
+        The ranks go on once those of this group have the notice.
+        """
+        wait_until(lambda: self.is_held(step))
+        for wrapper in self.wrappers[0]:
+            wrapper.send_signal(signal.SIGTERM)
+        wait_until(lambda: not any(is_held(self.path, step, r) for r in range(self.sizes[0])))
+        self.release()
+        return [wrapper.wait(TIMEOUT_S) for wrapper in self.wrappers[0]]
 
     def leave(self, *groups: int) -> tuple[list[int], str]:
         """Signal the wrappers of groups, as SkyPilot does; return their exit codes and logs."""
@@ -168,6 +192,12 @@ class Groups:
     def counts(self, *kinds: ReportKind) -> list[int]:
         """Number of reports of each kind."""
         return [len(self.reports(kind)) for kind in kinds]
+
+    @property
+    def newest_step(self) -> int:
+        """The step of the newest checkpoint in the store."""
+        commits = (self.path / "store/lesson/commits").glob("*.json")
+        return max(int(commit.name[:12]) for commit in commits)
 
     @property
     def results(self) -> list[str]:

@@ -15,9 +15,19 @@ from holdfast_worker.run_dir import RunDir
 from holdfast_worker.watchdog.node_channel import channel_ports
 from support.fork_server import NAMESPACE
 from worker.support.node_network import CARD, Machine, NodeNetwork
-from worker.support.run_driver import RunDriver, free_port
+from worker.support.run_driver import TIMEOUT_S, RunDriver, free_port
 
 SCRIPT = str(Path(__file__).parents[1] / "scripts/lost_ranks.py")
+
+
+def release(folder: Path, step: int | None = None) -> None:
+    """Let ranks go on that the script of a run holds in a step; None: in all of them, and without pauses."""
+    (folder / ("released" if step is None else f"released-{step}")).touch()
+
+
+def is_held(folder: Path, step: int, rank: int) -> bool:
+    """Whether the script of a run holds a rank in a step."""
+    return (folder / f"held-{step}-{rank}").exists()
 
 
 class Nodes:
@@ -76,7 +86,7 @@ class Nodes:
         }
         # The driver counts each wrapper as an attempt.
         self.driver.attempt = self.attempt - 1
-        return self.driver.start_wrapper("--nproc-per-node", "1", *self._script, *self._arguments)
+        return self.driver.start_watched("--nproc-per-node", "1", *self._script, *self._arguments)
 
     @property
     def _addresses(self) -> list[str]:
@@ -92,16 +102,26 @@ class Nodes:
         self.start(*arguments)
         return self.finish()
 
+    def release(self, step: int | None = None) -> None:
+        """Let ranks go on that a script holds in a step, or in all of them, and end their pauses."""
+        release(self.driver.path, step)
+
+    def is_held(self, step: int) -> bool:
+        """Whether the script holds all ranks in a step."""
+        return all(is_held(self.driver.path, step, rank) for rank in range(self.nodes))
+
     def finish(self) -> str:
-        """Wait for the end, and return what the wrappers logged."""
-        logs = [wrapper.communicate(timeout=120)[1] for wrapper in self.wrappers]
+        """Wait for the end, also of held ranks, and return what the wrappers logged."""
+        self.release()
+        logs = [wrapper.communicate(timeout=TIMEOUT_S)[1] for wrapper in self.wrappers]
         assert [wrapper.returncode for wrapper in self.wrappers] == [Exit.DONE] * self.nodes, logs
         return "".join(logs)
 
     def finish_without(self, *missing: int) -> str:
         """Wait for the end without nodes that are lost, and return what the other wrappers logged."""
+        self.release()
         standing = [self.wrappers[node] for node in range(self.nodes) if node not in missing]
-        logs = [wrapper.communicate(timeout=120)[1] for wrapper in standing]
+        logs = [wrapper.communicate(timeout=TIMEOUT_S)[1] for wrapper in standing]
         assert {wrapper.returncode for wrapper in standing} == {Exit.DONE}, logs
         return "".join(logs)
 

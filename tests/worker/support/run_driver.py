@@ -20,7 +20,27 @@ from support.live_service import free_port
 DDP_SCRIPT = str(Path(__file__).parents[1] / "scripts/ddp.py")
 TOTAL = "40"
 """Steps of a training that ends."""
-TIMEOUT_S = 120
+TIMEOUT_S = 240
+"""Timeout of every wait.
+
+Only a failing test reaches it; it must suffice on a machine with a load of 30.
+"""
+
+WATCHED = """
+from holdfast_worker.__main__ import main
+from holdfast_worker.watchdog.watchdog import Watchdog
+
+
+def poll(self, poll=Watchdog.poll):
+    poll(self)
+    if len(self._connected) == (1 if self._node else self._nodes - 1):
+        (self._run_dir.path / "connected").touch()
+
+
+Watchdog.poll = poll
+main()
+"""
+"""The wrapper, which shows that its watchdog is connected to those of other nodes: of all of them on node 0."""
 
 STARTED: list[subprocess.Popen[Any]] = []
 """All wrappers and ranks of the current test, which are killed at its end."""
@@ -93,6 +113,10 @@ class RunDriver:
         """Start the next attempt like a launcher."""
         return self._start("-m", "holdfast_worker", "run", *args)
 
+    def start_watched(self, *args: str) -> subprocess.Popen[str]:
+        """Start the next attempt like a launcher, with a wrapper that shows when it is connected to other nodes."""
+        return self.start_python(WATCHED, "run", *args)
+
     def start_python(self, program: str, *args: str) -> subprocess.Popen[str]:
         """Start the next attempt with a Python program as its wrapper."""
         return self._start("-c", program, *args)
@@ -115,6 +139,11 @@ class RunDriver:
         wrapper = self.start_wrapper(*args)
         out, err = wrapper.communicate(timeout=TIMEOUT_S)
         return wrapper.returncode, out, err
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether a watched wrapper was connected to other nodes in this attempt."""
+        return (self.run_dir / "connected").exists()
 
     @property
     def result(self) -> str:
@@ -156,6 +185,17 @@ def wait_until(condition: Callable[[], bool]) -> None:
             return
         pause.wait(0.02)
     raise AssertionError("it never came")
+
+
+def read_until(wrapper: subprocess.Popen[str], message: str) -> str:
+    """What a wrapper logs, up to the line with `message`."""
+    assert wrapper.stderr
+    log = ""
+    for line in wrapper.stderr:
+        log += line
+        if message in line:
+            return log
+    raise AssertionError(f"the wrapper ended without {message!r}: {log}")
 
 
 def is_gone(process: psutil.Process) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import signal
@@ -85,7 +86,8 @@ def test_killed_rank_is_the_cause_on_both_nodes(tmp_path: Path, port: int, dead:
 
 
 def test_node_that_failed_in_consequence_reports_the_root_cause(tmp_path: Path, port: int) -> None:
-    nodes = [Node(tmp_path, node, 2, port) for node in (0, 1)]
+    now_s = time.monotonic()
+    nodes = [Node(tmp_path, node, 2, port, lambda: now_s) for node in (0, 1)]
 
     with together(*nodes):
         nodes[0].fail_rank(CONSEQUENCE)
@@ -290,17 +292,19 @@ def test_vote_of_a_node_that_is_lost_since_does_not_count(tmp_path: Path, port: 
 
 @pytest.mark.parametrize("lost", [0, 1])
 def test_ranks_end_if_a_node_is_lost(tmp_path: Path, port: int, lost: int) -> None:
-    nodes = [Node(tmp_path, node, 2, port) for node in (0, 1)]
+    now_s = itertools.count(0.0, 0.1)
+    nodes = [Node(tmp_path, node, 2, port, lambda: next(now_s)) for node in (0, 1)]
     left = nodes[1 - lost]
 
     with left.watchdog.opened():
         with nodes[lost].watchdog.opened():
             poll_until(lambda: left.watchdog._connected, left)
-        began_s = time.monotonic()
+        poll_until(lambda: not left.watchdog._connected, left)
+        began_s = next(now_s)
 
         assert not left.watchdog.agree_on_restart(may_restart=True)
 
-    assert time.monotonic() - began_s < RESTART_AGREEMENT_S
+    assert next(now_s) - began_s < RESTART_AGREEMENT_S
 
 
 def test_replaced_node_ends_the_other(tmp_path: Path, port: int) -> None:
@@ -353,7 +357,7 @@ def test_stalled_rank_is_identified_across_nodes(tmp_path: Path, port: int) -> N
     assert first.cause
     assert first.cause.exit_code == Exit.STALLED
     assert re.fullmatch(
-        r"rank 1 on node 1 made no step for \d s after step 7: it was loading a batch; "
+        r"rank 1 on node 1 made no step for \d+ s after step 7: it was loading a batch; "
         r"the other one waited for it",
         first.cause.detail,
     )
@@ -383,7 +387,7 @@ def test_second_stall_is_attributed_by_new_inspections(
 
     assert first.cause
     assert re.fullmatch(
-        r"no rank made a step for \d s after step 8: rank 0 was in its step, rank 1 was in its step",
+        r"no rank made a step for \d+ s after step 8: rank 0 was in its step, rank 1 was in its step",
         first.cause.detail,
     )
 

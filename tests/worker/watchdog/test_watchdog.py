@@ -7,25 +7,22 @@ import re
 import signal
 import socket
 import subprocess
-import time
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-import psutil
 import pytest
 from holdfast_worker.protocol.environment import Exit
 from holdfast_worker.protocol.reports import ReportKind
 from holdfast_worker.run_dir import RunDir
 from holdfast_worker.watchdog.heartbeat import HeartbeatReader, Phase
 from holdfast_worker.watchdog.node_channel import PORT_COUNT
-from worker.support.run_driver import RunDriver, free_port, wait_until
+from worker.support.run_driver import TIMEOUT_S, RunDriver, free_port, wait_until
 
 SCRIPT = str(Path(__file__).parents[1] / "scripts/hang.py")
 TWO_RANKS = ("--nproc-per-node", "2", SCRIPT)
 ENDLESS = "1000000"
 SHORT = {"HOLDFAST_MAX_STALL": "3s"}
-GENEROUS_S = 60
-"""Timeout for an end within ten seconds, on a busy machine; without a watchdog: half an hour."""
 
 
 def nodes_of(tmp_path: Path, port: int | None = None) -> list[RunDriver]:
@@ -46,7 +43,7 @@ def nodes_of(tmp_path: Path, port: int | None = None) -> list[RunDriver]:
 
 def ends(wrappers: list[subprocess.Popen[str]]) -> list[str]:
     """Stderr of each wrapper, once all have ended."""
-    return [wrapper.communicate(timeout=GENEROUS_S)[1] for wrapper in wrappers]
+    return [wrapper.communicate(timeout=TIMEOUT_S)[1] for wrapper in wrappers]
 
 
 def exit_record(driver: RunDriver) -> dict[str, object]:
@@ -197,15 +194,13 @@ def test_killed_wrapper_ends_the_ranks_of_all_nodes(tmp_path: Path, gone: int) -
     for node in nodes:
         node.extra = {**node.extra, "HOLDFAST_MAX_STALL": "1h"}
     wrappers = [
-        node.start_wrapper(SCRIPT, ENDLESS, "--step", "2", "--other", "sleep") for node in nodes
+        node.start_watched(SCRIPT, ENDLESS, "--step", "2", "--other", "sleep") for node in nodes
     ]
     left = wrappers[1 - gone]
     for rank, node in enumerate(nodes):
         heartbeats = HeartbeatReader(RunDir(node.run_dir), [rank])
         wait_until(lambda heartbeats=heartbeats: _is_in_step_two(heartbeats))  # type: ignore[misc]
-
-    connected_at: list[float] = []
-    wait_until(lambda: _is_connected_for_a_second(wrappers[1].pid, connected_at))
+    wait_until(lambda: all(node.is_connected for node in nodes))
 
     wrappers[gone].kill()
     wrappers[gone].wait()
@@ -214,7 +209,7 @@ def test_killed_wrapper_ends_the_ranks_of_all_nodes(tmp_path: Path, gone: int) -
     assert left.returncode == Exit.FAILED
     assert f"holdfast: ending all ranks: node {gone} is lost: its connection broke" in err
     assert str(exit_record(nodes[1 - gone])["detail"]).startswith(f"node {gone} is lost")
-    assert all(have_exited(node) for node in nodes)
+    wait_until(lambda: all(have_exited(node) for node in nodes))
 
 
 def _is_in_step_two(heartbeats: HeartbeatReader) -> bool:
@@ -222,23 +217,9 @@ def _is_in_step_two(heartbeats: HeartbeatReader) -> bool:
     return pulse.steps_here == 1 and pulse.phase is Phase.STEPPING and not pulse.is_waiting
 
 
-def _is_connected_for_a_second(pid: int, connected_at: list[float]) -> bool:
-    """Whether a wrapper has an open node channel. A connection without a handshake is closed earlier."""
-    connections = psutil.Process(pid).net_connections("tcp")
-    if not any(each.status == psutil.CONN_ESTABLISHED for each in connections):
-        connected_at.clear()
-        return False
-    connected_at.append(time.monotonic())
-    return connected_at[-1] - connected_at[0] >= 1
-
-
 def test_run_continues_without_a_node_channel(tmp_path: Path) -> None:
-    port = _row_of_ports()
-    nodes = nodes_of(tmp_path, port)
-
-    with ExitStack() as busy_ports:
-        for number in range(1, PORT_COUNT + 1):
-            busy_ports.enter_context(socket.create_server(("127.0.0.1", port + number)))
+    with busy_channel() as port:
+        nodes = nodes_of(tmp_path, port)
         wrappers = [node.start_wrapper(SCRIPT, "20") for node in nodes]
         errs = ends(wrappers)
 
@@ -248,12 +229,8 @@ def test_run_continues_without_a_node_channel(tmp_path: Path) -> None:
 
 
 def test_hang_is_ended_without_a_node_channel(tmp_path: Path) -> None:
-    port = _row_of_ports()
-    nodes = nodes_of(tmp_path, port)
-
-    with ExitStack() as busy_ports:
-        for number in range(1, PORT_COUNT + 1):
-            busy_ports.enter_context(socket.create_server(("127.0.0.1", port + number)))
+    with busy_channel() as port:
+        nodes = nodes_of(tmp_path, port)
         wrappers = [
             node.start_wrapper(SCRIPT, ENDLESS, "--rank", "1", "--how", "load") for node in nodes
         ]
@@ -265,14 +242,16 @@ def test_hang_is_ended_without_a_node_channel(tmp_path: Path) -> None:
     assert wrappers[0].returncode != Exit.DONE
 
 
-def _row_of_ports() -> int:
-    """The first of several consecutive free ports."""
+@contextmanager
+def busy_channel() -> Iterator[int]:
+    """A port for a rendezvous, beside which all ports of a channel are in use."""
     while True:
         port = free_port()
         with ExitStack() as busy_ports:
             try:
-                for number in range(PORT_COUNT + 1):
+                for number in range(1, PORT_COUNT + 1):
                     busy_ports.enter_context(socket.create_server(("127.0.0.1", port + number)))
-            except (OSError, OverflowError):
+            except OSError:
                 continue
-        return port
+            yield port
+            return
