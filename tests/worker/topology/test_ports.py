@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 
 import pytest
+from holdfast_worker.topology import rendezvous
 from holdfast_worker.topology.rendezvous import free_master_port, is_free
 
 
@@ -58,3 +59,13 @@ def test_other_nodes_ignore_a_port_in_use_locally(busy: socket.socket) -> None:
     port = port_of(busy)
 
     assert free_master_port(port, nodes=2, node_rank=1) == port
+
+
+def test_free_port_is_none_of_outgoing_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    port = rendezvous.free_port()
+    monkeypatch.setattr(rendezvous, "FREE_PORTS", range(port, port + 1))
+
+    with socket.create_server(("", port)), pytest.raises(ValueError, match="are in use"):
+        rendezvous.free_port()
+
+    assert 10_000 <= port < 20_000

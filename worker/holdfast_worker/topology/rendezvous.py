@@ -19,6 +19,7 @@ import socket
 import time
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
+from random import SystemRandom
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -39,6 +40,9 @@ SLURM_PORTS: Final = 10_000
 """Number of rendezvous ports of Slurm jobs.
 A lower value makes collisions of two jobs on one node likelier; a higher value uses ephemeral ports."""
 MAX_PORT: Final = 65_535
+FREE_PORTS: Final = range(10_000, 20_000)
+"""Ports of which a single node takes a free one, some seconds before it listens.
+Lower ones belong to services; the kernel gives higher ones to outgoing connections, which may take them before."""
 FREE_PORT_TIMEOUT_S: Final = 10.0
 """Time for a rendezvous port to become free.
 A lower value fails while an earlier run ends; a higher value pays for idle nodes."""
@@ -184,10 +188,15 @@ def is_free(port: int) -> bool:
 
 
 def free_port() -> int:
-    """A free port above 1024."""
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return int(probe.getsockname()[1])
+    """A free port of `FREE_PORTS`.
+
+    Raises:
+        ValueError: all are in use.
+    """
+    for port in SystemRandom().sample(FREE_PORTS, len(FREE_PORTS)):
+        if is_free(port):
+            return port
+    raise ValueError(f"the ports {FREE_PORTS[0]} to {FREE_PORTS[-1]} are in use on this node")
 
 
 def backend(env: Mapping[str, str]) -> str | None:
