@@ -217,7 +217,7 @@ class NodeCommands(AbstractContextManager[None]):
     def __exit__(self, *_: object) -> None:
         """End the running commands, and report their end."""
         self._stopped.set()
-        for thread, _ in self._running:
+        for thread, _is_shell in self._running:
             thread.join(FLUSH_S + ORPHAN_S)
 
     def _run(self) -> None:

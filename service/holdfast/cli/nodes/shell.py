@@ -198,7 +198,7 @@ def shell(job_id: JobId, command: Words = None, *, node: NodeNumber = 0) -> None
     """Open a shell on a node of a job; ~. at the start of a line ends it."""
     if not sys.stdin.isatty():
         raise BadRequest(
-            "standard input is not a terminal; run a program without one with `holdfast exec JOB -- COMMAND`"
+            "standard input is not a terminal; to run a program without one, use `holdfast exec JOB -- COMMAND`"
         )
     terminal = LocalTerminal()
     columns, rows = terminal.size
