@@ -74,19 +74,19 @@ exec may block forever in a process with threads."""
 class ClientPresence:
     """Whether the client of a shell is there, by what the service returns."""
 
-    heard_s: float = field(default_factory=time.monotonic)
+    answered_s: float = field(default_factory=time.monotonic)
     """When the service last responded."""
     since_s: float | None = field(default_factory=time.monotonic)
     """Since when the service responds; None during an outage, in which the client reaches it no more than this node."""
     silent_s: float = 0.0
 
-    def hear(self, silent_s: float) -> None:
-        """Note a response of the service, and for how long it has not heard of the client."""
-        self.heard_s = time.monotonic()
-        self.since_s = self.heard_s if self.since_s is None else self.since_s
+    def note_response(self, silent_s: float) -> None:
+        """Note a response of the service, and for how long its client has been silent."""
+        self.answered_s = time.monotonic()
+        self.since_s = self.answered_s if self.since_s is None else self.since_s
         self.silent_s = silent_s
 
-    def lose(self) -> None:
+    def note_failure(self) -> None:
         """Note that the service did not respond."""
         self.since_s = None
 
@@ -95,7 +95,7 @@ class ClientPresence:
         """Whether the client is gone, or has given up."""
         now_s = time.monotonic()
         if self.since_s is None:
-            return now_s - self.heard_s > OUTAGE_S
+            return now_s - self.answered_s > OUTAGE_S
         return self.silent_s > CLIENT_GONE_S and now_s - self.since_s > CLIENT_GONE_S
 
 
@@ -193,12 +193,12 @@ class RunningShell:
             at = self._written
             found = self.client.shell_input(self.shell.id, self.runner, at, self._size)
         except ServiceUnreachable:
-            self._presence.lose()
+            self._presence.note_failure()
             self._over.wait(JITTER.uniform(0.25, 0.5) * RETRY_S)
         except REFUSALS as answer:
             self._end(f"the service refused its input: {answer}")
         else:
-            self._presence.hear(found.silent_s)
+            self._presence.note_response(found.silent_s)
             if found.closed:
                 self._end()
             elif self._apply(found, terminal):
@@ -289,7 +289,10 @@ def _resize(terminal: int, size: tuple[int, int]) -> None:
 
 
 def _has_exited(pid: int) -> bool:
-    """Whether a child has exited. It remains a zombie, so that its number stays that of its session."""
+    """Whether a child has exited.
+
+    It remains a zombie, so that its number stays that of its session.
+    """
     return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 

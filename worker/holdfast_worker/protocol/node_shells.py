@@ -9,8 +9,11 @@ the receiver has confirmed is dropped.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
+
+from holdfast_worker.protocol.node_commands import decode_bytes
 
 SHELL_INPUT_PATH: Final = "/v1/jobs/{job}/shells/{id}/input"
 """POST `{runner, at, columns, rows}`: bytes of input that the program has, and the known size of the terminal.
@@ -52,3 +55,18 @@ class ShellInput:
     """Whether the user has closed the shell, or it has ended."""
     silent_s: float = 0
     """Seconds since the last request of the client."""
+
+    @staticmethod
+    def parse(reply: Mapping[str, Any]) -> ShellInput:
+        """Read a response of the service.
+
+        Raises:
+            ValueError, KeyError, TypeError: it has another form.
+        """
+        return ShellInput(
+            data=decode_bytes(reply["data"]),
+            columns=int(reply["columns"]),
+            rows=int(reply["rows"]),
+            closed=bool(reply["closed"]),
+            silent_s=float(reply["silent_s"]),
+        )

@@ -18,7 +18,6 @@ from holdfast_worker.protocol.node_commands import (
     START_COMMAND_PATH,
     CommandOutput,
     NodeCommand,
-    decode_bytes,
     encode_bytes,
 )
 from holdfast_worker.protocol.node_shells import (
@@ -203,13 +202,7 @@ class ServiceClient:
         path = SHELL_INPUT_PATH.replace("{id}", shell)
         reply = self._post(path, body, HOLD_S + TIMEOUT_S)
         try:
-            return ShellInput(
-                data=decode_bytes(reply["data"]),
-                columns=int(reply["columns"]),
-                rows=int(reply["rows"]),
-                closed=bool(reply["closed"]),
-                silent_s=float(reply["silent_s"]),
-            )
+            return ShellInput.parse(reply)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ServiceUnreachable(f"malformed response: {error}") from error
 

@@ -29,8 +29,8 @@ from holdfast.settings import own_variable, read_settings
 
 WAIT_S: Final = 0.3
 """Seconds between two looks at a shell that its node has not taken. A lower value makes more requests; a higher value delays it."""
-PACE_S: Final = 0.05
-"""Minimum interval of requests for output, and with keys. A lower value reaches the limit of requests; a higher value delays echoes."""
+PACE_S: Final = 0.1
+"""Minimum interval of requests for output, and with keys. A lower value exceeds a user's limit of requests; a higher value delays echoes."""
 MAX_PAUSE_S: Final = 5.0
 """Maximum pause after a failed request. A lower value adds load to a service that starts; a higher value delays the terminal."""
 NOTED_S: Final = 3.0
@@ -132,7 +132,7 @@ class ShellSession:
                 closed, data = self._closed, self._keys[:MAX_SHELL_INPUT_BYTES]
             if self._is_over:
                 return
-            size = self._terminal.size
+            began_s, size = time.monotonic(), self._terminal.size
             change = ShellWriteIn(
                 at=self._written,
                 data=encode_bytes(data),
@@ -150,11 +150,12 @@ class ShellSession:
             with self._changed:
                 self._keys = self._keys[count:]
                 self._changed.notify_all()
-            time.sleep(PACE_S)
+            _pace(began_s)
 
     def _read_all(self) -> None:
         at = 0
         while True:
+            began_s = time.monotonic()
             read = self._client.jobs.read_shell
             found = self._repeated(partial(read, self._job, self._shell, at))
             data = decode_bytes(found.data)[max(0, at - found.at) :]
@@ -163,7 +164,7 @@ class ShellSession:
             if found.state == "ended":
                 self._last = found
                 return
-            time.sleep(PACE_S)
+            _pace(began_s)
 
     def _repeated(self, call: Callable[[], T]) -> T:
         """The response to a request, which may be sent again: offsets make it harmless."""
@@ -187,6 +188,11 @@ class ShellSession:
                 return found
 
 
+def _pace(began_s: float) -> None:
+    """Wait until the next request of a kind may begin."""
+    time.sleep(max(0.0, began_s + PACE_S - time.monotonic()))
+
+
 def _may_pass(error: HoldfastError) -> bool:
     """Whether a later request may succeed."""
     if isinstance(error, ServiceUnreachable):
@@ -195,7 +201,7 @@ def _may_pass(error: HoldfastError) -> bool:
 
 
 def shell(job_id: JobId, command: Words = None, *, node: NodeNumber = 0) -> None:
-    """Open a shell on a node of a job; ~. at the start of a line ends it."""
+    """Run a shell on a node of a job; ~. at the start of a line ends it."""
     if not sys.stdin.isatty():
         raise BadRequest(
             "standard input is not a terminal; to run a program without one, use `holdfast exec JOB -- COMMAND`"

@@ -1,4 +1,4 @@
-"""The terminal of the user of `holdfast shell`: its mode, its size, and the keys that end a shell."""
+"""The terminal of the user of `holdfast shell`: its mode, size, and keys that end a shell."""
 
 from __future__ import annotations
 

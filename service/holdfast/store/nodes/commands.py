@@ -1,4 +1,6 @@
-"""Commands on the nodes of jobs: requested by users, run by the wrapper of a node; the streams of shells are in `shells`.
+"""Commands on the nodes of jobs: requested by users, run by the wrapper of a node.
+
+Shells are commands with a terminal; `shells` has their input and output.
 
 A command is run at most once: its wrapper announces the start, which one wrapper may do, and repeats the announcement under the same name.
 What a user reads about a command that its node does not take, or does not finish, follows from the row, the job and the time.

@@ -1,4 +1,4 @@
-"""Shells on the nodes of jobs: users open, write and read them, the wrappers of nodes run them."""
+"""Shells on the nodes of jobs: users open, write and read them, wrappers run them."""
 
 from __future__ import annotations
 
