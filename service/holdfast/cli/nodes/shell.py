@@ -168,7 +168,7 @@ class ShellSession:
 
     def _repeated(self, call: Callable[[], T]) -> T:
         """The response to a request, which may be sent again: offsets make it harmless."""
-        began_s, pause_s = time.monotonic(), PACE_S
+        began_s, pause_s, has_noted = time.monotonic(), PACE_S, False
         while True:
             try:
                 found = call()
@@ -178,13 +178,15 @@ class ShellSession:
                 if is_late or self._left.is_set() or not _may_pass(error):
                     raise
                 if silent_s > NOTED_S and not self._noted.is_set():
+                    has_noted = True
                     self._noted.set()
                     self._terminal.note("the service does not respond; waiting (~. ends the shell)")
                 wanted_s = error.retry_after_s if isinstance(error, Refused) else 0
                 time.sleep(max(pause_s, wanted_s))
                 pause_s = min(MAX_PAUSE_S, 2 * pause_s)
             else:
-                self._noted.clear()
+                if has_noted:
+                    self._noted.clear()
                 return found
 
 
