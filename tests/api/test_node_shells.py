@@ -207,6 +207,17 @@ def test_waiting_requests_return_when_something_comes(world: SimulatedService, j
     assert (taken_input.data, taken_input.columns, taken_input.rows) == (b"ls\r", 80, 24)
 
 
+def test_node_that_takes_no_shell_is_a_sentence(world: SimulatedService, job: str) -> None:
+    shell = open_shell(world, job).json()["id"]
+
+    world.services.leases.make_due(job, world.clock.now())
+    world.clock.advance(61)
+
+    found = user(world, job, f"{shell}/read", at=0)
+    assert (found["state"], found["exit_code"]) == ("ended", None)
+    assert found["detail"].endswith("or its worker is of a version without shells")
+
+
 def test_node_that_left_ends_its_shell(world: SimulatedService, job: str) -> None:
     shell = open_shell(world, job).json()["id"]
     world.services.node_commands.start(job, shell, RUNNER)

@@ -73,6 +73,8 @@ class RunningCommand:
     client: ServiceClient
     runner: str
     stopped: threading.Event
+    refusal: str = ""
+    """Why it is not run, as a sentence; empty if it is."""
     stdout: Stream = field(default_factory=Stream)
     stderr: Stream = field(default_factory=Stream)
 
@@ -81,14 +83,17 @@ class RunningCommand:
         try:
             if not self._is_mine():
                 return
-            if self.command.terminal is None:
-                code, detail = self._execute(env)
-            else:
-                shell = RunningShell(self.command, self.client, self.runner, self.stopped)
-                code, detail = shell.run(env)
-            self._send_end(code, detail)
+            self._send_end(*self._result(env))
         except REFUSALS as answer:
             log_info(f"a command on this node is not reported: {answer}")
+
+    def _result(self, env: Mapping[str, str]) -> tuple[int, str]:
+        """The exit code, and what is not normal about the end."""
+        if self.refusal:
+            return NOT_STARTED, self.refusal
+        if self.command.terminal is None:
+            return self._execute(env)
+        return RunningShell(self.command, self.client, self.runner, self.stopped).run(env)
 
     def _is_mine(self) -> bool:
         until_s = time.monotonic() + LAST_OUTPUT_S
@@ -241,15 +246,16 @@ class NodeCommands(AbstractContextManager[None]):
     def _start(self, found: NodeCommand) -> None:
         self._running = [one for one in self._running if one[0].is_alive()]
         is_shell = found.terminal is not None
-        if sum(other == is_shell for _, other in self._running) >= MAX_RUNNING:
-            what = "shell" if is_shell else "command"
-            log_info(f"a {what} is not run: {MAX_RUNNING} are running on this node")
-            return
-        one = RunningCommand(found, self._client, self._runner, self._stopped)
+        is_full = sum(other == is_shell for _, other in self._running) >= MAX_RUNNING
+        kind = "shells" if is_shell else "commands"
+        refusal = f"it was not run, as {MAX_RUNNING} {kind} run on this node" if is_full else ""
+        # A refused one is reported, as it would delay those behind it as long as it waits.
+        one = RunningCommand(found, self._client, self._runner, self._stopped, refusal)
         thread = threading.Thread(
             target=one.run, args=(self._environment,), name="holdfast-command", daemon=True
         )
-        self._running.append((thread, is_shell))
+        if not is_full:
+            self._running.append((thread, is_shell))
         thread.start()
 
 

@@ -93,10 +93,10 @@ class RequestedCommand:
             if has_left:
                 return CommandState.ENDED, f"node {self.node} left before it took the command"
             if now - self.requested_at > START_WITHIN:
-                old = ", its worker is of a version without shells" if self.terminal else ""
+                old = ", or its worker is of a version without shells" if self.terminal else ""
                 return CommandState.ENDED, (
                     f"node {self.node} did not take the command within {START_WITHIN.seconds} s: it does not reach this service, "
-                    f"`holdfast-worker run` has not started there yet{old}, or it already runs as many commands as it may"
+                    f"or `holdfast-worker run` has not started there yet{old}"
                 )
             return CommandState.WAITING, ""
         late = self.started_at + timedelta(seconds=self.timeout_s) + SILENT
