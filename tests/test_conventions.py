@@ -98,6 +98,7 @@ IMPORTERS = {  # Package: the files that may import it, and the remedy elsewhere
             f"{WORKER}node/agent_process.py",
             f"{WORKER}node/hosted_nodes.py",
             f"{WORKER}node/node_commands.py",
+            f"{WORKER}node/node_shells.py",
             f"{WORKER}node/node_run.py",
             f"{WORKER}node/open_trackers.py",
             f"{WORKER}telemetry/manifest.py",

@@ -53,6 +53,7 @@ from holdfast.store.machines.gpu_health import GpuHealth
 from holdfast.store.market.observations import PlaceObservations
 from holdfast.store.metrics import MetricSeries
 from holdfast.store.nodes.commands import CommandBoard
+from holdfast.store.nodes.shells import ShellStreams
 from holdfast.store.notifications.channels import Channels
 from holdfast.store.notifications.outbox import Outbox
 from holdfast.store.queries import Queries
@@ -262,6 +263,11 @@ class Services:
     def node_commands(self) -> CommandBoard:
         """Commands on the nodes of jobs."""
         return CommandBoard(self.engine, self.clock)
+
+    @cached_property
+    def node_shells(self) -> ShellStreams:
+        """Input and output of shells on the nodes of jobs."""
+        return ShellStreams(self.engine, self.clock)
 
     @property
     def rendezvous(self) -> Rendezvous:

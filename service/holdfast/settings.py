@@ -240,7 +240,7 @@ class Settings(BaseSettings):
     submit as many jobs, each of which costs money."""
     node_commands: bool = True
     """Whether owners of jobs and admins of projects may run commands on nodes with `holdfast
-    exec`."""
+    exec` and `holdfast shell`."""
     reports_per_minute: int = Field(default=1200, ge=1, le=1_000_000)
     """Deliveries of a job's workers per minute. A lower value delays reports of many nodes; a
     higher value lets a faulty worker use the capacity of users."""

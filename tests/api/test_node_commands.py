@@ -64,7 +64,7 @@ def test_node_takes_its_command_and_returns_output(world: SimulatedService, job:
     ended = read(world, job, command, stdout_from=2, stderr_from=1)
 
     assert (asked.status_code, asked.json()["state"]) == (201, "waiting")
-    assert taken == {"id": command, "command": ["ls", "-l"], "timeout_s": 9}
+    assert taken == {"id": command, "command": ["ls", "-l"], "timeout_s": 9, "terminal": None}
     assert (started, running["state"]) == ({"starts": True}, "running")
     assert (ended["state"], ended["exit_code"], ended["detail"]) == ("ended", 7, "")
     assert decode_bytes(ended["stdout"]) == b"cdef"

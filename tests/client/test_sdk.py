@@ -41,6 +41,8 @@ NOT_IN_THE_SDK = {
     "POST /v1/jobs/{job_id}/commands/next": "workers",
     "POST /v1/jobs/{job_id}/commands/{command_id}/start": "workers",
     "POST /v1/jobs/{job_id}/commands/{command_id}/output": "workers",
+    "POST /v1/jobs/{job_id}/shells/{shell_id}/input": "workers",
+    "POST /v1/jobs/{job_id}/shells/{shell_id}/output": "workers",
     "POST /v1/code/trees": "upload_code",
     "PUT /v1/code/pieces/{digest}": "upload_code",
     "POST /v1/code/pieces": "upload_code",

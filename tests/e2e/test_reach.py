@@ -1,11 +1,14 @@
-"""A real job on this machine: a command on each of its nodes, and its output files."""
+"""A real job on this machine: a command on each of its nodes, a shell, and its output files."""
 
 from __future__ import annotations
 
 import json
+import signal
+from pathlib import Path
 
 import pytest
 from support.live_service import Service
+from support.user_terminal import UserTerminal
 
 SCRIPT = """
 import os, pathlib, time
@@ -52,6 +55,55 @@ def test_nodes_of_a_real_job_are_reached(service: Service) -> None:
     assert done["state"] == "succeeded"
     assert (service.folder / "target/results/0.txt").read_text() == "0"
     assert json.loads(service.cli("outputs", job, "--json").stdout)["exit_code"] == 0
+
+
+WAITING = """
+import os, pathlib, time
+pathlib.Path(os.environ["STOP"]).with_name("ready").touch()
+while not pathlib.Path(os.environ["STOP"]).exists():
+    time.sleep(0.1)
+"""
+
+
+def test_shell_on_a_node_survives_a_killed_service(service: Service) -> None:
+    code = service.folder / "code"
+    code.mkdir()
+    (code / "train.py").write_text(WAITING)
+    stop = service.folder / "stop"
+    job = service.submit(
+        name="shell",
+        workdir=str(code),
+        run="holdfast-worker run train.py",
+        envs={"STOP": str(stop)},
+    )
+    service.wait((service.folder / "ready").exists, "its rank runs")
+
+    refused = service.cli("shell", job)
+    with UserTerminal(service, "shell", job, "--", "sh") as user:
+        user.type("echo $((6 * 7)) at $(pwd); tty; stty size\r")
+        user.shows("42 at ")
+        user.shows("30 100\r\n")
+        user.resize(columns=132, rows=43)
+        user.type("while [ \"$(stty size)\" != '43 132' ]; do sleep 0.1; done; echo resized-$?\r")
+        user.shows("resized-0")
+        service.end(signal.SIGKILL)
+        user.type("echo after-$((1 + 1))\r")
+        service.start()
+        user.shows("after-2")
+        user.type("exit 9\r")
+        left = user.exit_code()
+    with UserTerminal(service, "shell", job) as user:
+        user.type("echo pid-$$-\r")
+        pid = user.shows(r"pid-(\d+)-")
+        user.type("~.")
+        ended = user.exit_code()
+    service.wait(lambda: not Path(f"/proc/{pid}/cwd").is_dir(), "the shell is gone")
+    stop.touch()
+
+    assert service.ended(job)["state"] == "succeeded"
+    assert (left, ended) == (9, 130)
+    assert refused.returncode == 2
+    assert "use `holdfast exec JOB -- COMMAND`" in " ".join(refused.stderr.split())
 
 
 FAILING = """

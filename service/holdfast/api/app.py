@@ -43,7 +43,7 @@ from holdfast.api.routes import (
 )
 from holdfast.api.routes.artifacts import outputs
 from holdfast.api.routes.fleet import sweeps
-from holdfast.api.routes.nodes import commands
+from holdfast.api.routes.nodes import commands, shells
 from holdfast.api.routes.queue import quotas
 from holdfast.api.routes.sign_in import single_sign_on
 from holdfast.api.routing import Route
@@ -67,6 +67,7 @@ _OF_RECORDS = (
     checkpoints.router,
     outputs.router,
     commands.router,
+    shells.router,
     metrics.router,
     streams.router,
     logs.router,
@@ -102,6 +103,7 @@ _OF_CHANNELS = (notifications.channels_router, notifications.deliveries_router)
 _OF_SERVICE = (
     workers.router,
     commands.workers_router,
+    shells.workers_router,
     launchers.engine_router,
     launchers.launchers_router,
     prometheus.router,

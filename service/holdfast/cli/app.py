@@ -32,6 +32,7 @@ GROUPS: Final = {
         "logs": "logs.logs",
         "events": "logs.events",
         "exec": "nodes.execute.execute",
+        "shell": "nodes.shell.shell",
         "metrics": "metrics.metrics",
         "ranks": "diagnostics.ranks",
         "why": "billing.why",

@@ -30,6 +30,12 @@ from holdfast.api.schemas.jobs import (
 from holdfast.api.schemas.plans import JobPlanOut
 from holdfast.api.schemas.resize import ResumePreviewOut
 from holdfast.api.schemas.selections import JobActionIn, JobActionsOut
+from holdfast.api.schemas.shells import (
+    ShellIn,
+    ShellReadOut,
+    ShellWriteIn,
+    StreamOut,
+)
 from holdfast.client.calls import (
     AsyncResource,
     Call,
@@ -145,6 +151,25 @@ class JobCalls:
         """Return the state of a command, and its output from these bytes on."""
         params = {"stdout_from": stdout_from, "stderr_from": stderr_from}
         return get(CommandOut, url_path("jobs", job_id, "commands", command_id), params)
+
+    @endpoint
+    def open_shell(self, job_id: str, shell: ShellIn) -> Call[CommandOut]:
+        """Open a shell on a node of a job; `write_shell()` and `read_shell()` use it."""
+        body = shell.model_dump(mode="json")
+        return json_call(CommandOut, "POST", url_path("jobs", job_id, "shells"), json=body)
+
+    @endpoint
+    def write_shell(self, job_id: str, shell_id: str, change: ShellWriteIn) -> Call[StreamOut]:
+        """Write input to a shell, or end it; return how much input was taken of all."""
+        body = change.model_dump(mode="json")
+        path = url_path("jobs", job_id, "shells", shell_id, "write")
+        return json_call(StreamOut, "POST", path, json=body)
+
+    @endpoint
+    def read_shell(self, job_id: str, shell_id: str, at: int = 0) -> Call[ShellReadOut]:
+        """Wait up to 10 s for output of a shell after `at` bytes; earlier output is dropped."""
+        path = url_path("jobs", job_id, "shells", shell_id, "read")
+        return json_call(ShellReadOut, "POST", path, json={"at": at})
 
     @endpoint
     def cancel(self, job_id: str, reason: str = "cancelled on request") -> Call[JobOut]:

@@ -58,6 +58,7 @@ from holdfast.store.tables.launches import (
     launches,
     musters,
     node_commands,
+    node_terminals,
     rendezvous,
     upkeep,
 )
@@ -66,7 +67,7 @@ from holdfast.store.tables.metrics import gpu_readings, metric_block_marks, metr
 MAX_ROWS: Final = 2000
 """Rows that one transaction removes. A lower value adds transactions; a higher value lets other writers wait longer."""
 _WITH_JOB: Final = (
-    *(watches, upkeep, musters, rendezvous, node_commands),
+    *(watches, upkeep, musters, rendezvous, node_commands, node_terminals),
     *(report_marks, job_secrets, job_tags, gpu_readings),
 )
 """Removed with the job: other parts of the service find work in them."""

@@ -165,6 +165,17 @@ def test_command_of_another_wrapper_is_not_run(tmp_path: Path) -> None:
     assert service.__dict__["end"] is None
 
 
+@pytest.mark.parametrize(("terminal", "kind"), [(None, "commands"), ("xterm", "shells")])
+def test_one_too_many_is_refused_at_once(
+    monkeypatch: pytest.MonkeyPatch, terminal: str | None, kind: str
+) -> None:
+    monkeypatch.setattr("holdfast_worker.node.node_commands.MAX_RUNNING", 0)
+
+    found = result(run(NodeCommand("c1", ("ls",), 60, terminal)))
+
+    assert found[:2] == (127, f"it was not run, as 0 {kind} run on this node")
+
+
 def test_commands_end_with_the_node() -> None:
     service = CommandService(python("import time; print('on', flush=True); time.sleep(999)"))
     with NodeCommands(service, 2, 5):

@@ -1,4 +1,4 @@
-"""Runs commands of users on this node, beside its ranks.
+"""Runs commands of users on this node, beside its ranks; shells are in `node_shells`.
 
 They are children of the wrapper: they have its user, its confinement, its working directory and its environment, except for the token of
 the job's reports. Standard library only.
@@ -20,6 +20,7 @@ from typing import IO, Final
 
 from holdfast_worker.config import Config, environment
 from holdfast_worker.console import log_info
+from holdfast_worker.node.node_shells import RunningShell
 from holdfast_worker.protocol.environment import Env
 from holdfast_worker.protocol.node_commands import (
     MAX_OUTPUT_STREAM_BYTES,
@@ -29,13 +30,7 @@ from holdfast_worker.protocol.node_commands import (
     NodeCommand,
 )
 from holdfast_worker.storage.retry import JITTER
-from holdfast_worker.telemetry.service_client import (
-    ReportRejected,
-    ServiceClient,
-    ServiceUnreachable,
-    Superseded,
-    UnknownIncarnation,
-)
+from holdfast_worker.telemetry.service_client import REFUSALS, ServiceClient, ServiceUnreachable
 
 RETRY_S: Final = 10.0
 """Maximum pause after a failed request. A lower value adds load to a service that is down; a higher value delays commands."""
@@ -48,8 +43,7 @@ ORPHAN_S: Final = 1.0
 """Time for output after the end of a command, as children may hold its pipes.
 A lower value cuts the output of pipelines; a higher value delays the exit code of a command that leaves a process behind."""
 MAX_RUNNING: Final = 4
-"""Commands that run at once. A lower value refuses a second look; a higher value disturbs training."""
-REFUSED_LATER: Final = (ReportRejected, Superseded, UnknownIncarnation)
+"""Commands that run at once, and shells besides them. A lower value refuses a second look; a higher value disturbs training."""
 
 
 @dataclass
@@ -79,6 +73,8 @@ class RunningCommand:
     client: ServiceClient
     runner: str
     stopped: threading.Event
+    refusal: str = ""
+    """Why it is not run, as a sentence; empty if it is."""
     stdout: Stream = field(default_factory=Stream)
     stderr: Stream = field(default_factory=Stream)
 
@@ -87,10 +83,17 @@ class RunningCommand:
         try:
             if not self._is_mine():
                 return
-            code, detail = self._execute(env)
-            self._send_end(code, detail)
-        except REFUSED_LATER as answer:
+            self._send_end(*self._result(env))
+        except REFUSALS as answer:
             log_info(f"a command on this node is not reported: {answer}")
+
+    def _result(self, env: Mapping[str, str]) -> tuple[int, str]:
+        """The exit code, and what is not normal about the end."""
+        if self.refusal:
+            return NOT_STARTED, self.refusal
+        if self.command.terminal is None:
+            return self._execute(env)
+        return RunningShell(self.command, self.client, self.runner, self.stopped).run(env)
 
     def _is_mine(self) -> bool:
         until_s = time.monotonic() + LAST_OUTPUT_S
@@ -207,7 +210,7 @@ class NodeCommands(AbstractContextManager[None]):
         self._client, self._node, self._attempt = client, node, attempt
         self._runner = secrets.token_hex(8)
         self._known = set[str]()
-        self._running: list[threading.Thread] = []
+        self._running: list[tuple[threading.Thread, bool]] = []
         self._stopped = threading.Event()
         env = environment()
         self._environment = {name: env[name] for name in env if name != Env.TOKEN}
@@ -219,7 +222,7 @@ class NodeCommands(AbstractContextManager[None]):
     def __exit__(self, *_: object) -> None:
         """End the running commands, and report their end."""
         self._stopped.set()
-        for thread in self._running:
+        for thread, _is_shell in self._running:
             thread.join(FLUSH_S + ORPHAN_S)
 
     def _run(self) -> None:
@@ -231,7 +234,7 @@ class NodeCommands(AbstractContextManager[None]):
                 self._stopped.wait(JITTER.uniform(0.5, 1.0) * pause_s)
                 pause_s = min(RETRY_S, 2 * pause_s)
                 continue
-            except REFUSED_LATER:
+            except REFUSALS:
                 return  # The service is of an earlier version, or runs no commands; or the job has ended.
             pause_s = FLUSH_S
             if found and found.id not in self._known:
@@ -241,15 +244,18 @@ class NodeCommands(AbstractContextManager[None]):
                 self._stopped.wait(FLUSH_S)  # It has not started yet.
 
     def _start(self, found: NodeCommand) -> None:
-        self._running = [thread for thread in self._running if thread.is_alive()]
-        if len(self._running) >= MAX_RUNNING:
-            log_info(f"a command is not run: {MAX_RUNNING} are running on this node")
-            return
-        one = RunningCommand(found, self._client, self._runner, self._stopped)
+        self._running = [one for one in self._running if one[0].is_alive()]
+        is_shell = found.terminal is not None
+        is_full = sum(other == is_shell for _, other in self._running) >= MAX_RUNNING
+        kind = "shells" if is_shell else "commands"
+        refusal = f"it was not run, as {MAX_RUNNING} {kind} run on this node" if is_full else ""
+        # A refused one is reported, as it would delay those behind it as long as it waits.
+        one = RunningCommand(found, self._client, self._runner, self._stopped, refusal)
         thread = threading.Thread(
             target=one.run, args=(self._environment,), name="holdfast-command", daemon=True
         )
-        self._running.append(thread)
+        if not is_full:
+            self._running.append((thread, is_shell))
         thread.start()
 
 

@@ -15,8 +15,9 @@ from typing import Final
 from holdfast_worker.protocol.reports import Json
 
 NEXT_COMMAND_PATH: Final = "/v1/jobs/{job}/commands/next"
-"""POST `{node, attempt}`; attempt 0: the launcher does not number them. Answered after at most NEXT_COMMAND_S.
-200: `{id, command, timeout_s}`, with null without a command. 403 or 404: the service has none, now and later."""
+"""POST `{node, attempt, terminals}`; attempt 0: the launcher does not number them; `terminals`: the node runs shells.
+200 after at most NEXT_COMMAND_S: `{id, command, timeout_s, terminal}`, with null without a command.
+403 or 404: the service has none, now and later."""
 START_COMMAND_PATH: Final = "/v1/jobs/{job}/commands/{id}/start"
 """POST `{runner}`, a random name of the wrapper.
 200: `{starts}`; false: another wrapper runs it, or it is too late: do not run it."""
@@ -46,7 +47,10 @@ class NodeCommand:
 
     id: str
     command: tuple[str, ...]
+    """Empty for the usual shell of the node."""
     timeout_s: float
+    terminal: str | None = None
+    """Type of its terminal, as in TERM; None for a command without one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,6 +18,13 @@ from holdfast_worker.protocol.node_commands import (
     START_COMMAND_PATH,
     CommandOutput,
     NodeCommand,
+    encode_bytes,
+)
+from holdfast_worker.protocol.node_shells import (
+    HOLD_S,
+    SHELL_INPUT_PATH,
+    SHELL_OUTPUT_PATH,
+    ShellInput,
 )
 from holdfast_worker.protocol.release import user_agent
 from holdfast_worker.protocol.reports import (
@@ -67,6 +74,10 @@ class Superseded(Exception):
 
     With the service's message.
     """
+
+
+REFUSALS: Final = (ReportRejected, Superseded, UnknownIncarnation)
+"""What a repetition of a request does not change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,13 +181,19 @@ class ServiceClient:
 
     def next_command(self, node: int, attempt: int) -> NodeCommand | None:
         """Wait for a command for a node; None if there is none for `NEXT_COMMAND_S`."""
-        body = {"node": node, "attempt": attempt}
+        body = {"node": node, "attempt": attempt, "terminals": True}
         reply = self._post(NEXT_COMMAND_PATH, body, NEXT_COMMAND_S + TIMEOUT_S)
         try:
             if reply["id"] is None:
                 return None
             command = tuple(map(str, reply["command"]))
-            return NodeCommand(str(reply["id"]), command, float(reply["timeout_s"]))
+            terminal = reply.get("terminal")  # A service of an earlier version has no shells.
+            return NodeCommand(
+                str(reply["id"]),
+                command,
+                float(reply["timeout_s"]),
+                None if terminal is None else str(terminal),
+            )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ServiceUnreachable(f"malformed response: {error}") from error
 
@@ -189,6 +206,26 @@ class ServiceClient:
         """Send output of a command, or its end."""
         body = {**output.dump(), "runner": runner}
         self._post(COMMAND_OUTPUT_PATH.replace("{id}", command), body)
+
+    def shell_input(self, shell: str, runner: str, at: int, size: tuple[int, int]) -> ShellInput:
+        """Wait for input of a shell after `at` bytes, or another size in columns and rows."""
+        body = {"runner": runner, "at": at, "columns": size[0], "rows": size[1]}
+        path = SHELL_INPUT_PATH.replace("{id}", shell)
+        reply = self._post(path, body, HOLD_S + TIMEOUT_S)
+        try:
+            return ShellInput.parse(reply)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ServiceUnreachable(f"malformed response: {error}") from error
+
+    def send_shell_output(self, shell: str, runner: str, at: int, data: bytes) -> int:
+        """Send output of a shell after `at` bytes; return how many the service has of all."""
+        body = {"runner": runner, "at": at, "data": encode_bytes(data)}
+        path = SHELL_OUTPUT_PATH.replace("{id}", shell)
+        reply = self._post(path, body, HOLD_S + TIMEOUT_S)
+        try:
+            return int(reply["next"])
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ServiceUnreachable(f"malformed response: {error}") from error
 
     def _post(self, path: str, body: dict[str, Any], timeout_s: float = TIMEOUT_S) -> Any:
         request = urllib.request.Request(  # noqa: S310 - the address of the service is a setting

@@ -43,6 +43,8 @@ COOKIES: Final = ("__Host-holdfast", "holdfast")
 SPENDING_ACTIONS: Final = frozenset({Action.SUBMIT})
 """Actions that start spending money and have a lower rate limit."""
 SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+_COUNTED_APART: Final = ("commands", "shells")
+"""Subjects below a job whose requests by workers have a limit of their own."""
 _TOKEN_ID: Final = re.compile(r"hf_([0-9a-f]{12})_")
 
 
@@ -154,9 +156,9 @@ def _authenticate_worker(request: Request, services: Services, token: str | None
     job_id: str = request.path_params["job_id"]
     if not services.tokens.is_worker(token or "", job_id):
         raise Unauthenticated("reports need the token that the job's launcher gave to its workers")
-    # Nodes that wait for commands must not delay reports.
-    is_report = "/commands/" not in request.url.path
-    count_report(request, services, job_id if is_report else f"{job_id}/commands")
+    # Nodes that wait for commands must not delay reports, nor the output of shells those that wait.
+    kind = next((f"/{word}" for word in _COUNTED_APART if f"/{word}/" in request.url.path), "")
+    count_report(request, services, f"{job_id}{kind}")
     ended_at = services.queries.ended_at(job_id)
     if ended_at and services.clock.now() - ended_at > WORKER_GRACE:
         # Not treated as a wrong token: that worker would continue without the service, but a fenced one must stop.

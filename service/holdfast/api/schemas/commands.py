@@ -54,14 +54,22 @@ class NextCommandIn(WorkerSchema):
     attempt: int = Field(
         ge=0, le=MAX_SEQ, description="0 if the launcher does not number attempts."
     )
+    terminals: bool = Field(default=False, description="Whether the node runs shells.")
 
 
 class NextCommandOut(Schema):
     """A command for the node that asked."""
 
     id: str | None = Field(description="Null without a command.")
-    command: list[str] = Field(default=[], description="The program and its arguments.")
+    command: list[str] = Field(
+        default=[],
+        description="The program and its arguments; empty for the usual shell of the node.",
+    )
     timeout_s: float = Field(default=0, description="Seconds after which it is ended.")
+    terminal: str | None = Field(
+        default=None,
+        description="Type of its terminal, as in TERM; null for a command without one.",
+    )
 
 
 class CommandStartIn(WorkerSchema):

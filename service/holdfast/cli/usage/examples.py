@@ -22,6 +22,10 @@ EXAMPLES: Final = {
         "holdfast exec bert-large -- nvidia-smi",
         "holdfast exec bert-large --node 3 --timeout 5m -- py-spy dump --pid 4711",
     ),
+    "shell": (
+        "holdfast shell bert-large",
+        "holdfast shell bert-large --node 3 -- watch nvidia-smi",
+    ),
     "metrics": ("holdfast metrics bert-large", "holdfast metrics bert-large loss --x time"),
     "ranks": ("holdfast ranks bert-large", "holdfast ranks bert-large --attempt 2"),
     "queue": ("holdfast queue",),

@@ -1,5 +1,7 @@
 """Commands on the nodes of jobs: requested by users, run by the wrapper of a node.
 
+Shells are commands with a terminal; `shells` has their input and output.
+
 A command is run at most once: its wrapper announces the start, which one wrapper may do, and repeats the announcement under the same name.
 What a user reads about a command that its node does not take, or does not finish, follows from the row, the job and the time.
 """
@@ -24,7 +26,7 @@ from holdfast.errors import NotFound, NotPossibleNow, TooManyRequests
 from holdfast.ports import Clock
 from holdfast.store import audit_log, event_log
 from holdfast.store.database import reading, writing
-from holdfast.store.tables.launches import node_commands
+from holdfast.store.tables.launches import node_commands, node_terminals
 
 START_WITHIN: Final = timedelta(seconds=60)
 """Time in which a node has to take a command. With a lower value, a node in a restart of the service misses it; with a higher
@@ -33,8 +35,8 @@ SILENT: Final = timedelta(seconds=90)
 """Time after its timeout in which the end of a command has to be reported. A lower value gives up in a restart of the service; a
 higher value has a user wait for a node that is gone."""
 KEEP: Final = timedelta(hours=1)
-"""Time for which a command and its output are kept. A lower value may lose what a client is reading; a higher value fills the
-database."""
+"""Time for which a command and its output are kept, and a shell after the last request of its client. A lower value may lose
+what a client is reading; a higher value fills the database."""
 MAX_OPEN: Final = 100
 """Commands of a job that are kept at once. A lower value refuses a look at all nodes; a higher value fills the database."""
 REFRESH_S: Final = 0.5
@@ -49,6 +51,16 @@ class CommandState(StrEnum):
     RUNNING = "running"
     ENDED = "ended"
     """It has ended, or its node will not report an end any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewTerminal:
+    """The terminal of a user who asks for a shell."""
+
+    type: str
+    """As in TERM."""
+    columns: int
+    rows: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,6 +81,8 @@ class RequestedCommand:
     detail: str
     stdout: bytes
     stderr: bytes
+    terminal: str | None
+    """Type of its terminal; None for a command without one."""
 
     def seen(self, job: Job, now: datetime) -> tuple[CommandState, str]:
         """How far it is, and what is not normal about it as a sentence; empty if nothing is."""
@@ -79,9 +93,10 @@ class RequestedCommand:
             if has_left:
                 return CommandState.ENDED, f"node {self.node} left before it took the command"
             if now - self.requested_at > START_WITHIN:
+                old = ", or its worker is of a version without shells" if self.terminal else ""
                 return CommandState.ENDED, (
                     f"node {self.node} did not take the command within {START_WITHIN.seconds} s: it does not reach this service, "
-                    "`holdfast-worker run` has not started there yet, or it already runs as many commands as it may"
+                    f"or `holdfast-worker run` has not started there yet{old}"
                 )
             return CommandState.WAITING, ""
         late = self.started_at + timedelta(seconds=self.timeout_s) + SILENT
@@ -101,9 +116,16 @@ class CommandBoard:
         self._refreshed_s = float("-inf")
 
     def request(
-        self, job: Job, node: int, command: Sequence[str], timeout_s: float, action: AuditAction
+        self,
+        job: Job,
+        node: int,
+        command: Sequence[str],
+        timeout_s: float,
+        action: AuditAction,
+        *,
+        terminal: NewTerminal | None = None,
     ) -> RequestedCommand:
-        """Record a command for a node, and who asked for it.
+        """Record a command for a node, and who asked for it. With a terminal, it is a shell.
 
         Raises:
             NotPossibleNow: the job has no such node now.
@@ -124,11 +146,10 @@ class CommandBoard:
             "detail": "",
             "stdout": b"",
             "stderr": b"",
+            "terminal": terminal and terminal.type,
         }
         with writing(self._engine) as connection:
-            connection.execute(
-                delete(node_commands).where(node_commands.c.requested_at < now - KEEP)
-            )
+            _remove_old(connection, now - KEEP)
             count = select(func.count()).select_from(node_commands).where(mine)
             if connection.execute(count).scalar_one() >= MAX_OPEN:
                 raise TooManyRequests(
@@ -136,6 +157,8 @@ class CommandBoard:
                     retry_after_s=60,
                 )
             connection.execute(insert(node_commands).values(**row))
+            if terminal:
+                _insert_terminal(connection, made_id, job.id, terminal, now)
             audit_log.append(connection, action, now)
             made = _find(connection, job.id, made_id)
         self._refreshed_s = float("-inf")
@@ -173,14 +196,17 @@ class CommandBoard:
         """Whether a node had a waiting command at the last `refresh`; without a query."""
         return (job_id, node) in self._waiting
 
-    def next(self, job_id: str, node: int, attempt: int) -> RequestedCommand | None:
+    def next(
+        self, job_id: str, node: int, attempt: int, *, terminals: bool = True
+    ) -> RequestedCommand | None:
         """The oldest waiting command for a node of an attempt; None without any.
 
-        Attempt 0 is the newest one.
+        Attempt 0 is the newest one. `terminals`: whether the node runs shells.
         """
         query = (
             select(node_commands)
             .where(
+                *([] if terminals else [node_commands.c.terminal.is_(None)]),
                 node_commands.c.job_id == job_id,
                 node_commands.c.node == node,
                 node_commands.c.started_at.is_(None),
@@ -260,6 +286,34 @@ def check_node(job: Job, node: int) -> None:
 def _extended(kept: bytes, at: int, more: bytes) -> bytes:
     """Output with more of it, up to the limit; unchanged by a repeated part."""
     return (kept + more)[:MAX_OUTPUT_STREAM_BYTES] if at == len(kept) else kept
+
+
+def _remove_old(connection: Connection, before: datetime) -> None:
+    used = select(node_terminals.c.command_id).where(node_terminals.c.seen_at >= before)
+    connection.execute(
+        delete(node_commands).where(
+            node_commands.c.requested_at < before, node_commands.c.id.not_in(used)
+        )
+    )
+    connection.execute(delete(node_terminals).where(node_terminals.c.seen_at < before))
+
+
+def _insert_terminal(
+    connection: Connection, shell_id: str, job_id: str, terminal: NewTerminal, now: datetime
+) -> None:
+    row = {
+        "command_id": shell_id,
+        "job_id": job_id,
+        "columns": terminal.columns,
+        "rows": terminal.rows,
+        "input": b"",
+        "input_end": 0,
+        "output": b"",
+        "output_end": 0,
+        "seen_at": now,
+        "closed": False,
+    }
+    connection.execute(insert(node_terminals).values(**row))
 
 
 def _find(connection: Connection, job_id: str, command_id: str) -> RequestedCommand:

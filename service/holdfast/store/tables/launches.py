@@ -5,6 +5,7 @@ from __future__ import annotations
 from sqlalchemy import (
     JSON,
     BigInteger,
+    Boolean,
     Column,
     Float,
     Index,
@@ -198,4 +199,25 @@ node_commands = Table(
     Column("detail", Text, nullable=False, doc="What is not normal about its end."),
     Column("stdout", LargeBinary, nullable=False, doc="The first part of its output."),
     Column("stderr", LargeBinary, nullable=False),
+    Column(
+        "terminal",
+        String(64),
+        nullable=True,
+        doc="Type of its terminal, as in TERM; NULL for a command without one.",
+    ),
+)
+
+node_terminals = Table(
+    "node_terminals",
+    metadata,
+    Column("command_id", String(32), primary_key=True),
+    Column("job_id", String(32), nullable=False, index=True),
+    Column("columns", Integer, nullable=False),
+    Column("rows", Integer, nullable=False),
+    Column("input", LargeBinary, nullable=False, doc="What its node has not confirmed."),
+    Column("input_end", BigInteger, nullable=False, doc="Bytes of input so far."),
+    Column("output", LargeBinary, nullable=False, doc="What its client has not confirmed."),
+    Column("output_end", BigInteger, nullable=False, doc="Bytes of output so far."),
+    Column("seen_at", UtcTime, nullable=False, index=True, doc="Last request of its client."),
+    Column("closed", Boolean, nullable=False, doc="Whether its user has closed it."),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from typing import Annotated, Final
 
 from fastapi import Query, Request
@@ -53,17 +54,12 @@ def request_command(
 
     The command is recorded in the audit log. Its output is kept for an hour.
     """
-    _check_access(services, caller, job)
-    if any("\0" in word for word in body.command) or not body.command[0]:
-        raise BadRequest("command: contains a NUL character, or names no program; remove it")
-    if sum(map(len, body.command)) > MAX_ARGUMENT_CHARS:
-        raise BadRequest(
-            f"command: has more than {MAX_ARGUMENT_CHARS} characters; put it into a file of the job"
-        )
+    check_command_access(services, caller, job)
+    check_command(body.command)
     after = {"node": body.node, "command": body.command, "timeout_s": body.timeout_s}
     action = actor.audit_action("job.execute", job.id, after=after)
     made = services.node_commands.request(job, body.node, body.command, body.timeout_s, action)
-    return _view(services, job, made)
+    return command_view(services, job, made)
 
 
 @router.get("/{command_id}", response_model=CommandOut)
@@ -77,9 +73,9 @@ def read_command(
     stderr_from: Offset = 0,
 ) -> CommandOut:
     """Read the state of a command, and its output from these bytes on."""
-    _check_access(services, caller, job)
+    check_command_access(services, caller, job)
     found = services.node_commands.find(job.id, command_id)
-    return _view(services, job, found, stdout_from, stderr_from)
+    return command_view(services, job, found, stdout_from, stderr_from)
 
 
 @workers_router.post("/next", response_model=NextCommandOut)
@@ -87,16 +83,21 @@ async def next_command(
     job_id: str, body: NextCommandIn, request: Request, services: TheServices
 ) -> NextCommandOut:
     """Wait for a command for a node; answered without one after 50 s."""
-    _check_enabled(services)
+    check_commands_enabled(services)
     board, until_s = services.node_commands, time.monotonic() + NEXT_COMMAND_S
     while time.monotonic() < until_s and not services.stopping.is_set():
         if board.is_stale:
             await asyncio.to_thread(board.refresh)
         if board.has_waiting(job_id, body.node):
-            found = await asyncio.to_thread(board.next, job_id, body.node, body.attempt)
+            found = await asyncio.to_thread(
+                board.next, job_id, body.node, body.attempt, terminals=body.terminals
+            )
             if found:
                 return NextCommandOut(
-                    id=found.id, command=[*found.command], timeout_s=found.timeout_s
+                    id=found.id,
+                    command=[*found.command],
+                    timeout_s=found.timeout_s,
+                    terminal=found.terminal,
                 )
         if await request.is_disconnected():
             break
@@ -109,7 +110,7 @@ def start_command(
     job_id: str, command_id: str, body: CommandStartIn, services: TheServices
 ) -> CommandStartOut:
     """Announce that a wrapper runs a command, which one wrapper may do."""
-    _check_enabled(services)
+    check_commands_enabled(services)
     return CommandStartOut(starts=services.node_commands.start(job_id, command_id, body.runner))
 
 
@@ -132,28 +133,53 @@ def add_command_output(
     services.node_commands.add_output(job_id, command_id, body.runner, output)
 
 
-def _check_enabled(services: Services) -> None:
+def check_command(words: Sequence[str]) -> None:
+    """Check a program and its arguments.
+
+    Raises:
+        BadRequest: they cannot be passed to a program.
+    """
+    if any("\0" in word for word in words) or not words[0]:
+        raise BadRequest("command: contains a NUL character, or names no program; remove it")
+    if sum(map(len, words)) > MAX_ARGUMENT_CHARS:
+        raise BadRequest(
+            f"command: has more than {MAX_ARGUMENT_CHARS} characters; put it into a file of the job"
+        )
+
+
+def check_commands_enabled(services: Services) -> None:
+    """Check that this service runs commands on nodes.
+
+    Raises:
+        Forbidden: it does not.
+    """
     if not services.runs_node_commands:
         raise Forbidden(
             "this service runs no commands on nodes; HOLDFAST_NODE_COMMANDS=true allows them"
         )
 
 
-def _check_access(services: Services, caller: Caller, job: Job) -> None:
-    _check_enabled(services)
+def check_command_access(services: Services, caller: Caller, job: Job) -> None:
+    """Check that a caller may run commands on the nodes of a job.
+
+    Raises:
+        Forbidden: the caller may not, or this service runs none.
+    """
+    check_commands_enabled(services)
     if not caller.may_execute(job.project, job.owner):
         raise Forbidden(
             f"no commands for job {job.id}: it belongs to another user; its owner and admins of its project may run them"
         )
 
 
-def _view(
+def command_view(
     services: Services,
     job: Job,
     found: RequestedCommand,
     stdout_from: int = 0,
     stderr_from: int = 0,
 ) -> CommandOut:
+    """A command as its user sees it."""
     state, detail = found.seen(job, services.clock.now())
     return CommandOut(
         id=found.id,
