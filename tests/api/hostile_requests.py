@@ -238,6 +238,7 @@ def cost(world: SimulatedService, body: Body, job_id: str, headers: Mapping[str,
         "user": "ada",
         "sweep_id": "none",
         "command_id": "none",
+        "shell_id": "none",
     }
     method, path = body.route.format(**names).split()
 

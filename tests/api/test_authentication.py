@@ -114,7 +114,7 @@ def test_worker_token_only_reports_for_its_own_job(
 
     assert (own.status_code, own.json()) == (
         200,
-        {"next": 1, "leave_within_s": None, "stop": None, "drills": []},
+        {"next": 1, "leave_within_s": None, "stop": None, "drills": [], "remaining": None},
     )
     assert foreign.status_code == 401
     assert look.status_code == 403

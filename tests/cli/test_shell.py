@@ -142,9 +142,12 @@ def test_escape_closes_the_shell() -> None:
     shell, terminal = FakeShell(), FakeTerminal()
     terminal.typed.put(b"ls\r~.")
 
+    threads = threading.active_count()
     assert session(shell, terminal).run() is None
     assert shell.closed.is_set()
     assert terminal.restored
+    while threading.active_count() > threads:  # The test has a timeout.
+        threading.Event().wait(0.02)
 
 
 def test_escape_works_while_the_service_does_not_respond(

@@ -132,7 +132,7 @@ def test_relay_delivers_all_reports_without_the_service(
     steps(spool, range(6, 9))
     import_until(relayed, lambda: relayed.steps() == [*range(1, 9)])
     append_report(spool, ReportKind.WORKER_LEFT, step=8, reason="finished", exit_code=0, detail="")
-    sender.close(within_s=100)
+    sender.close(within_s=10)
     import_until(relayed, lambda: relayed.event_kinds() == ["TrainingStarted", "WorkerLeft"])
 
     left = open_store(store, JOB, os.environ).list("inbox/")

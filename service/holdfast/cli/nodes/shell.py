@@ -154,7 +154,7 @@ class ShellSession:
 
     def _read_all(self) -> None:
         at = 0
-        while True:
+        while not self._left.is_set():
             began_s = time.monotonic()
             read = self._client.jobs.read_shell
             found = self._repeated(partial(read, self._job, self._shell, at))
