@@ -29,7 +29,7 @@ raise RuntimeError("CUDA error: unspecified")
 
 def playing(recording: str) -> dict[str, str]:
     """Variables of a node that plays a recording."""
-    path = f"{RECORDED_NVML}:{os.environ['PYTHONPATH']}"
+    path = os.pathsep.join(filter(None, [str(RECORDED_NVML), os.environ.get("PYTHONPATH")]))
     return {"PYTHONPATH": path, "HOLDFAST_TEST_NVML": str(DATA / f"{recording}.json")}
 
 
