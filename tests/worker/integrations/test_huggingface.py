@@ -38,7 +38,7 @@ def test_preempted_trainer_equals_an_uninterrupted_one(
     assert again == [0, 0]
     assert kept == plain
     assert (first.body["total_steps"], first.body["step"], second.body["step"]) == (26, 0, 17)
-    assert {7, 17, 26} <= set(saved)  # Other saves may be delayed by the previous upload.
+    assert saved == [7, 14, 17, 24, 26]
     assert isinstance(point, dict)
     assert {"loss", "eval_loss", "learning_rate"} <= point.keys()
 

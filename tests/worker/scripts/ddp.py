@@ -12,6 +12,7 @@ import os
 import random
 import signal
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -41,6 +42,22 @@ def wait_for_a_checkpoint() -> None:
     store = Path(os.environ["HOLDFAST_STORE"].removeprefix("file://"))
     while not any(store.glob("*/commits/*.json")):
         threading.Event().wait(0.01)
+
+
+def is_settled(run: Run) -> bool:
+    """Whether nothing of this rank is being saved or copied."""
+    if not (checkpointer := run._checkpointer):
+        return True
+    memory = checkpointer.memory
+    return not (checkpointer._active_writer.is_busy or (memory and memory.is_copying))
+
+
+def settle(run: Run) -> None:
+    """Wait until nothing of this rank is being saved or copied, as the next save would be put off."""
+    end = time.monotonic() + 300
+    while not is_settled(run):
+        assert time.monotonic() < end, "a save or a copy did not end"
+        time.sleep(0.01)
 
 
 class InjectedSignal:
@@ -101,8 +118,8 @@ def main() -> None:
             raise ValueError(f"this lesson ends at step {args.error}")
         while run.step == args.hold:
             threading.Event().wait(1)
-        if run.step < args.settle and run._checkpointer:
-            run._checkpointer._active_writer.wait(60)
+        if run.step < args.settle:
+            settle(run)
         if not (args.once and is_resumed):
             args.fall.send(run.rank, run.step + 1)
 

@@ -13,9 +13,10 @@ import os
 from pathlib import Path
 
 import torch
-from ddp import NOTHING, InjectedSignal
+from ddp import NOTHING, InjectedSignal, settle
 from holdfast_worker.checkpoint.checksums import state_dict_digest
 from holdfast_worker.huggingface import HoldfastCallback
+from holdfast_worker.run import Run
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 from transformers import Trainer, TrainerCallback, TrainingArguments
@@ -40,12 +41,14 @@ class Net(nn.Module):
 
 
 class SignalCallback(TrainerCallback):
-    """Kills or signals one rank after a step."""
+    """Kills or signals one rank after a step, once the saves so far are complete."""
 
-    def __init__(self, injected_signal: InjectedSignal) -> None:
+    def __init__(self, run: Run, injected_signal: InjectedSignal) -> None:
+        self.run = run
         self.injected_signal = injected_signal
 
     def on_step_begin(self, args, state, control, **_) -> None:
+        settle(self.run)
         self.injected_signal.send(int(os.environ["RANK"]), state.global_step)
 
 
@@ -81,7 +84,8 @@ def main() -> None:
     folder = f"{args.folder}/node-{os.environ['RANK']}"
 
     holdfast = HoldfastCallback()
-    kept = make(folder, args.steps, holdfast, SignalCallback(args.fall))
+    kept = make(folder, args.steps, holdfast)
+    kept.add_callback(SignalCallback(holdfast.run, args.fall))
     kept.train(resume_from_checkpoint=holdfast.newest)
     plain = make(folder, args.steps)
     plain.train()

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytorch_lightning
 import torch
-from ddp import NOTHING, InjectedSignal
+from ddp import NOTHING, InjectedSignal, settle
 from holdfast_worker.checkpoint.checksums import state_dict_digest
 from holdfast_worker.integrations.framework_run import FrameworkRun
 from holdfast_worker.lightning import HoldfastCallback
@@ -66,12 +66,14 @@ class Sums(Dataset[tuple[Tensor, Tensor]]):
 
 
 class SignalCallback(Callback):
-    """Kills or signals one rank after a step."""
+    """Kills or signals one rank after a step, once the saves so far are complete."""
 
-    def __init__(self, injected_signal: InjectedSignal) -> None:
+    def __init__(self, run: FrameworkRun, injected_signal: InjectedSignal) -> None:
+        self.run = run
         self.injected_signal = injected_signal
 
     def on_train_batch_start(self, trainer: Trainer, *_: object) -> None:
+        settle(self.run)
         self.injected_signal.send(trainer.global_rank, trainer.global_step)
 
 
@@ -118,7 +120,7 @@ def main() -> None:
     torch.set_num_threads(1)
 
     holdfast = HoldfastCallback()
-    kept = fit(args.steps, [holdfast, SignalCallback(args.fall)], holdfast.newest)
+    kept = fit(args.steps, [holdfast, SignalCallback(holdfast.run, args.fall)], holdfast.newest)
     plain = fit(args.steps, [WarmUpCallback(holdfast.run)], None)
 
     if holdfast.run.rank == 0:

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from ddp import settle
 from holdfast_worker import Run
 from holdfast_worker.checkpoint.checksums import state_dict_digest
 from holdfast_worker.distributed.sharding import full_tensor
@@ -82,14 +83,6 @@ def hold(args: argparse.Namespace, rank: int, step: int) -> None:
         held.unlink()
 
 
-def is_settled(run: Run) -> bool:
-    """Whether nothing of this rank is being saved or copied."""
-    if not (checkpointer := run._checkpointer):
-        return True
-    memory = checkpointer.memory
-    return not (checkpointer._active_writer.is_busy or (memory and memory.is_copying))
-
-
 def begin(args: argparse.Namespace, run: Run) -> None:
     """Wait before the loop."""
     time.sleep(args.wait)
@@ -101,7 +94,8 @@ def end_step(args: argparse.Namespace, run: Run) -> None:
     end = time.monotonic() + args.pause
     while time.monotonic() < end and not (args.folder / "released").exists():
         time.sleep(min(args.pause, 0.05))
-    wait_until(lambda: not args.settle or is_settled(run), "a save or a copy did not end")
+    if args.settle:
+        settle(run)
     hold(args, run.rank, run.step)
 
 
