@@ -119,9 +119,18 @@ def test_request_belongs_to_the_trace_of_its_client(service: Service) -> None:
         url = f"http://127.0.0.1:{service.port}/v1/jobs/none"
         headers = {"traceparent": f"00-{CLIENT}-00f067aa0ba902b7-01"}
         answer = httpx2.get(url, headers=headers, timeout=60, verify=False)
+        untraced = [
+            httpx2.post(f"{url}/shells/none/read", json={"at": 0}, headers=headers, timeout=60),
+            httpx2.get(
+                f"http://127.0.0.1:{service.port}/sign-in/callback?code=secret",
+                headers=headers,
+                timeout=60,
+            ),
+        ]
         service.end(signal.SIGTERM)
 
     [span] = collector.of_trace(bytes.fromhex(CLIENT))
+    assert [each.status_code for each in untraced] == [404, 303]
     shown = {a.key: a.value.string_value or a.value.int_value for a in span.attributes}
     assert span.name == "GET /v1/jobs/{job_id}"
     assert span.parent_span_id == bytes.fromhex("00f067aa0ba902b7")

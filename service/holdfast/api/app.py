@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import MutableMapping
 from itertools import chain
 from typing import Any, Final
@@ -121,15 +122,18 @@ _ROUTERS: Final = (
     *_OF_SERVICE,
 )
 
+_SHELL_BYTES: Final = re.compile(r"/v1/jobs/[^/]+/shells/[^/]+/.+")
 _PROBLEM: Final = {"model": Problem, "content": {problems.MEDIA_TYPE: {}}}
 
 
-def _has_secrets(scope: MutableMapping[str, Any]) -> bool:
+def _is_untraced(scope: MutableMapping[str, Any]) -> bool:
     """Whether a request is not traced.
 
-    The address to which an identity provider leads back has a code.
+    The address to which an identity provider leads back has a code. Requests that carry the bytes of an open shell, some at each key, would
+    make up most spans.
     """
-    return str(scope.get("path", "")).startswith("/sign-in")
+    path = str(scope.get("path", ""))
+    return path.startswith("/sign-in") or _SHELL_BYTES.fullmatch(path) is not None
 
 
 def create_app(services: Services) -> FastAPI:
@@ -156,7 +160,7 @@ def _routes() -> FastAPI:
             "metrics": False,  # Prometheus reads them at /metrics.
             "logs": False,
             "operation_spans": False,
-            "exclude": _has_secrets,
+            "exclude": _is_untraced,
         },
     )
     app.router.route_class = Route
