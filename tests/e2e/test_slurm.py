@@ -5,13 +5,21 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from local_slurm import SlurmCluster
+from support.held_example import held_example, release
 from support.live_service import EXAMPLE, Service
 
 STEPS = 24
+HELD_AT = 12
+"""Step in which programs are held until their test has acted, or until a notice: the newest checkpoint is of step 6, and is complete."""
+DEGRADED_AT = 18
+"""Step in which elastic jobs are held again, until their test has seen the missing node."""
 
 
 class LoginNodeService(Service):
@@ -33,15 +41,37 @@ class LoginNodeService(Service):
         self.words = ("serve", "--host", "0.0.0.0")
         self.environment["HOLDFAST_TRUST_LOOPBACK"] = "true"
 
+    def submit_held(self, name: str, partition: str, nodes: Any = 2, infra: str = "") -> str:
+        """Submit a job that is held at `HELD_AT`, and wait for its checkpoint."""
+        example = held_example(
+            self.folder / name,
+            first=HELD_AT,
+            last=HELD_AT,
+            again=DEGRADED_AT if isinstance(nodes, dict) else -1,
+            until_notice=True,
+        )
+        job = self.submit_example(name, partition, nodes, infra, example)
+        self.wait_for_checkpoint(job)
+        return job
+
+    def release(self, name: str, step: int | None = None) -> None:
+        """Let a held job continue after a step; None: after all."""
+        release(self.folder / name, step)
+
     def submit_example(
-        self, name: str, partition: str, step_s: float = 0.0, nodes: Any = 2, infra: str = ""
+        self,
+        name: str,
+        partition: str,
+        nodes: Any = 2,
+        infra: str = "",
+        example: Path = EXAMPLE,
     ) -> str:
         return self.submit(
             name=name,
             num_nodes=nodes,
-            workdir=str(EXAMPLE),
+            workdir=str(example),
             resources={"infra": infra or f"slurm/stand/{partition}"},
-            run=f"holdfast-worker run train.py --steps {STEPS} --step-seconds {step_s}",
+            run=f"holdfast-worker run train.py --steps {STEPS}",
             envs={"OMP_NUM_THREADS": "1"},
             config={"slurm": {"sbatch_options": {"mem": "1500M"}, "notice_s": 60}},
             holdfast={
@@ -73,6 +103,22 @@ class LoginNodeService(Service):
         return (
             next(line for line in lines if line.startswith("nodes=")).removeprefix("nodes=").split()
         )
+
+    def processes(self, job: str, node: int) -> list[psutil.Process]:
+        """The processes of a node of a job, which runs."""
+        names = {"HOLDFAST_JOB": job, "SKYPILOT_NODE_RANK": str(node)}
+        found = []
+        for process in psutil.process_iter():
+            with suppress(psutil.Error):
+                if names.items() <= process.environ().items():
+                    found.append(process)
+        assert found, f"node {node} of {job} does not run"
+        return found
+
+    def wait_for_loss(self, processes: list[psutil.Process]) -> None:
+        """Wait until processes of a node have ended, so that the others meet its loss in their next step."""
+        psutil.wait_procs(processes, timeout=240)
+        assert not any(process.is_running() for process in processes)
 
     def wait_for_checkpoint(self, job: str) -> None:
         """Wait for the first checkpoint in the store, since the command line is slower."""
@@ -118,11 +164,11 @@ def reach_time_limit(service: LoginNodeService, job: str) -> None:
 @pytest.mark.full
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(
-    ("lose_capacity", "partition", "step_s", "cause"),
+    ("lose_capacity", "partition", "cause", "resumed_at"),
     [
-        (cut_power, "main", 0.5, "node_failed"),
-        (submit_urgent_job, "spot", 0.5, "preempted"),
-        (reach_time_limit, "main", 2.5, "launcher_restarted"),
+        (cut_power, "main", "node_failed", 6),
+        (submit_urgent_job, "spot", "preempted", HELD_AT + 1),
+        (reach_time_limit, "main", "launcher_restarted", HELD_AT + 1),
     ],
     ids=["power cut", "preempted", "time limit"],
 )
@@ -132,20 +178,23 @@ def test_capacity_loss_leaves_the_final_weights_unchanged(
     uninterrupted_weights: str,
     lose_capacity: Callable[[LoginNodeService, str], None],
     partition: str,
-    step_s: float,
     cause: str,
+    resumed_at: int,
 ) -> None:
-    job = service.submit_example(lose_capacity.__name__, partition, step_s)
-    service.wait_for_checkpoint(job)
+    """A notice ends the hold of the program; without one, its next attempt is not held."""
+    name = lose_capacity.__name__
+    job = service.submit_held(name, partition)
 
     lose_capacity(service, job)
+    if resumed_at < HELD_AT:
+        service.release(name)
     done = service.ended(job)
 
     events = service.json("events", job)
     lost = [event["body"]["cause"] for event in events if event["kind"] == "CapacityLost"]
     assert done["state"] == "succeeded", service.cli("logs", job).stdout
     assert lost == [cause]
-    assert service.restored_at(job) >= 6, "it resumed and did not restart"
+    assert service.restored_at(job) == resumed_at
     assert service.weights(job) == uninterrupted_weights
 
 
@@ -175,11 +224,15 @@ def test_elastic_job_loses_no_step_with_its_node(
     weights_of_three_nodes: str,
     lose_node: Callable[[LoginNodeService, str], None],
 ) -> None:
-    job = service.submit_example("elastic", "main", 1.0, {"min": 2, "max": 3})
-    service.wait_for_checkpoint(job)
+    name = f"elastic-{lose_node.__name__}"
+    job = service.submit_held(name, "main", {"min": 2, "max": 3})
+    processes = service.processes(job, 1)
 
     lose_node(service, job)
+    service.wait_for_loss(processes)
+    service.release(name, HELD_AT)
     service.until(job, lambda job: job["state"] == "degraded")
+    service.release(name)
     done = service.ended(job)
 
     events = service.json("events", job)
@@ -199,8 +252,7 @@ def test_elastic_job_loses_no_step_with_its_node(
 def test_drill_of_all_nodes_loses_no_step(
     service: LoginNodeService, slurm: SlurmCluster, uninterrupted_weights: str
 ) -> None:
-    job = service.submit_example("drill", "main", 1.0)
-    service.wait_for_checkpoint(job)
+    job = service.submit_held("drill", "main")
 
     accepted = service.cli("preempt", job, "--notice", "120s")
     done = service.ended(job)
@@ -220,12 +272,15 @@ def test_drill_of_all_nodes_loses_no_step(
 def test_elastic_job_loses_no_step_in_a_drill(
     service: LoginNodeService, slurm: SlurmCluster, weights_of_three_nodes: str
 ) -> None:
-    job = service.submit_example("elastic-drill", "main", 1.0, {"min": 2, "max": 3})
-    service.wait_for_checkpoint(job)
+    job = service.submit_held("elastic-drill", "main", {"min": 2, "max": 3})
+    processes = service.processes(job, 2)
 
     accepted = service.cli("preempt", job, "--node", "2", "--no-notice")
     assert accepted.returncode == 0, accepted.stderr
+    service.wait_for_loss(processes)
+    service.release("elastic-drill", HELD_AT)
     service.until(job, lambda job: job["state"] == "degraded")
+    service.release("elastic-drill")
     done = service.ended(job)
 
     bodies = {event["kind"]: event["body"] for event in service.json("events", job)}
@@ -241,8 +296,7 @@ def test_elastic_job_loses_no_step_in_a_drill(
 def test_local_job_continues_on_slurm_after_a_pause(
     service: LoginNodeService, uninterrupted_weights: str
 ) -> None:
-    job = service.submit_example("moved", "main", step_s=0.3, infra="local")
-    service.wait_for_checkpoint(job)
+    job = service.submit_held("moved", "main", infra="local")
     assert service.cli("pause", job).returncode == 0
     service.until(job, lambda shown: shown["state"] == "paused")
 

@@ -14,18 +14,29 @@ _END_OF_STEP = "        scheduler.step()\n"
 
 
 def held_example(
-    folder: Path, *, first: int = HELD_AT, last: int = HELD_AT, most_s: float = math.inf
+    folder: Path,
+    *,
+    first: int = HELD_AT,
+    last: int = HELD_AT,
+    again: int = -1,
+    most_s: float = math.inf,
+    until_notice: bool = False,
 ) -> Path:
-    """A copy of the example in which the steps `first` to `last` do not end before the release, but after `most_s` seconds."""
+    """A copy of the example in which the steps `first` to `last` and `again` do not end before the release, but after `most_s` seconds.
+
+    With `until_notice`, a rank with a termination notice is not held.
+    """
     copy = folder / "held"
     shutil.copytree(EXAMPLE, copy, ignore=shutil.ignore_patterns("__pycache__"))
     script = (copy / "train.py").read_text()
     assert script.count(_END_OF_STEP) == 1
     hold = f"""\
+        from holdfast_worker.preemption.notice import NOTICE
         while (
-            {first} <= run.step <= {last}
-            and not Path({str(folder / "released")!r}).exists()
+            ({first} <= run.step <= {last} or run.step == {again})
+            and not any(Path({str(folder)!r}, name).exists() for name in ("released", f"released-{{run.step}}"))
             and time.monotonic() < began_s + float("{most_s}")
+            and not ({until_notice} and NOTICE.is_raised)
         ):
             time.sleep(0.05)
 """
@@ -33,6 +44,6 @@ def held_example(
     return copy
 
 
-def release(folder: Path) -> None:
-    """Let the program of `held_example` continue."""
-    (folder / "released").touch()
+def release(folder: Path, step: int | None = None) -> None:
+    """Let the program of `held_example` continue after a step; None: after all."""
+    (folder / ("released" if step is None else f"released-{step}")).touch()

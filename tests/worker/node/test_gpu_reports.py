@@ -41,12 +41,22 @@ def read_nodes(driver: RunDriver) -> list[NodeGpus]:
     return [NodeGpus.parse(each) for each in raw]
 
 
+def wait_for_readings(path: Path) -> None:
+    """Wait until each node of a run has read its GPUs again."""
+    at = {file: file.stat().st_mtime_ns for file in path.rglob("gpus.json")}
+    assert at
+    wait_until(lambda: all(file.stat().st_mtime_ns > before for file, before in at.items()))
+
+
 @pytest.mark.full
 def test_fault_of_another_node_is_reported_once(tmp_path: Path) -> None:
     nodes = Nodes(tmp_path, nodes=2, steps=12, **playing("off_bus"))
     nodes.driver.forks = False
-    nodes.start("--pause", "1")
+    nodes.start("--hold", "4")
     wait_until(lambda: [each.node for each in read_nodes(nodes.driver)][:1] == [0])
+    wait_until(lambda: len(nodes.driver.reports(ReportKind.GPU_UNHEALTHY)) >= 2)
+    for _ in range(2):  # Rank 0 looks at least once at readings after the reports.
+        wait_for_readings(tmp_path)
     log = nodes.finish()
     faults = nodes.driver.reports(ReportKind.GPU_UNHEALTHY)
     assert {(r.body["node"], r.body["gpu"]) for r in faults} == {(0, 1), (1, 1)}
