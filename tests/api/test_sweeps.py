@@ -73,6 +73,20 @@ def test_jobs_of_a_sweep_take_turns_with_their_parameters(world: SimulatedServic
     assert done["paid_micros"] == sum(trial["paid_micros"] for trial in done["trials"]) > 0
 
 
+def test_jobs_of_a_sweep_start_in_order(world: SimulatedService) -> None:
+    """All of them are submitted at one moment."""
+    made = submit(world, params={"seed": ["1..6"]}, parallel=1)
+
+    done = run_out(world, made, most=1)
+
+    starts = []
+    for trial in done["trials"]:
+        events = world.http.get(f"/v1/jobs/{trial['job_id']}/events").json()
+        starts += [event["at"] for event in events if event["kind"] == "LaunchRequested"][:1]
+    assert starts == sorted(set(starts))
+    assert len(starts) == 6
+
+
 @ON_SQLITE
 def test_jobs_that_wait_for_their_turn_take_no_room_in_quotas(world: SimulatedService) -> None:
     world.http.put("/v1/quotas/service", json={"jobs": 2})

@@ -18,8 +18,8 @@ from holdfast.server.composition import Application
 from holdfast.services import call_directly
 from support.simulated_service import client
 
-JOB_ID = re.compile(r"\bj[0-9a-z]{12}\b")
-"""Job ids, which contain their creation time."""
+JOB_ID = re.compile(r"\b[js][0-9a-z]{12}\b")
+"""Ids of jobs and sweeps, which contain their creation time."""
 
 
 def events_by_job(
@@ -81,10 +81,10 @@ def test_different_seeds_generate_different_jobs() -> None:
     assert demo_jobs(SEED) == demo_jobs(SEED)
 
 
-def test_there_are_forty_jobs_of_many_kinds_over_thirty_days(demo: Application) -> None:
+def test_there_are_sixty_jobs_of_many_kinds_over_thirty_days(demo: Application) -> None:
     jobs = http(demo).get("/v1/jobs?limit=200").json()["jobs"]
 
-    assert len(jobs) == len({job["name"] for job in jobs}) == 40
+    assert len(jobs) == len({job["name"] for job in jobs}) == 60
     states = {job["state"] for job in jobs}
     assert {"succeeded", "failed", "cancelled", "paused", "training"} <= states
     assert states & {"provisioning", "starting", "recovering"}
@@ -110,6 +110,36 @@ def test_history_has_every_loss_cause_and_outcome(demo: Application) -> None:
     assert 0 < total["notice_used"] < total["noticed"] < total["taken"]
     assert {job.exit_code for job in jobs if job.status == "failed"} == {1}
     assert max(job.preemptions for job in jobs) > 5
+
+
+def test_there_are_an_ended_sweep_and_a_running_one(demo: Application) -> None:
+    connection = http(demo)
+
+    running, ended = (
+        connection.get(f"/v1/sweeps/{sweep['id']}").json()
+        for sweep in connection.get("/v1/sweeps").json()
+    )
+
+    assert (ended["job_count"], ended["states"].keys()) == (12, {"succeeded", "cancelled"})
+    stopped = [trial for trial in ended["trials"] if trial["is_stopped_early"]]
+    assert stopped
+    assert {trial["params"]["LR"] for trial in stopped} == {"3e-4"}
+    assert {"training", "queued"} <= running["states"].keys()
+    assert running["states"]["queued"] >= 1
+    for sweep in (ended, running):
+        assert 0 < sweep["paid_micros"] <= 1e6 * float(sweep["max_cost_usd"])
+        best = [trial["best"] for trial in sweep["trials"] if trial["best"] is not None]
+        assert len(set(best)) == len(best) >= 2
+
+
+def test_a_job_waits_in_the_queue_for_the_quota_of_its_user(demo: Application) -> None:
+    connection = http(demo)
+
+    [waiting] = connection.get("/v1/queue").json()["jobs"]
+    quotas = {quota["name"]: quota for quota in connection.get("/v1/quotas").json()}
+
+    assert (waiting["owner"], quotas["emil"]["jobs"]) == ("emil", 1)
+    assert {"emil", "nlp", "all"} == quotas.keys()
 
 
 def test_stored_rows_are_consistent_with_the_event_log(demo: Application) -> None:

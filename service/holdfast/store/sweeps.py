@@ -29,6 +29,8 @@ from holdfast.store.tables.sweeps import sweeps
 
 _IDLE: Final = (State.QUEUED.value, State.PAUSED.value, *map(str, Outcome))
 """States in which a job takes no turn of its sweep: it has no nodes, and none are requested."""
+_IN_ORDER: Final = (jobs.c.submitted_at, jobs.c.fold["trial"].as_integer(), jobs.c.id)
+"""The order of the combinations of a sweep, also if all were submitted at one moment."""
 
 
 class Sweeps:
@@ -126,15 +128,17 @@ class Sweeps:
             return [sweep for sweep in map(_sweep, rows) if sweep.stop_rule]
 
     def waits_for_turn(self, job: Job) -> bool:
-        """Whether a queued job must not be launched while others of its sweep run."""
+        """Whether a queued job must not be launched yet.
+
+        Others of its sweep run, or are queued before it.
+        """
         with reading(self._engine) as connection:
-            return _is_full(connection, _read(connection, job.sweep), job)
+            return _waits(connection, _read(connection, job.sweep), job)
 
     def next_ids(self, sweep_id: str) -> Sequence[str]:
-        """Queued jobs of a sweep, of which some may be launched now."""
-        mine = select(jobs.c.id).where(jobs.c.sweep == sweep_id, jobs.c.status == State.QUEUED.value)  # fmt: skip
+        """Queued jobs of a sweep that may be launched now, in the order of their combinations."""
         with reading(self._engine) as connection:
-            return connection.execute(mine.order_by(jobs.c.id)).scalars().all()
+            return _next_ids(connection, _read(connection, sweep_id))
 
     def balance(self, sweep_id: str, now: datetime) -> SweepBalance:
         """What is spent of the budget of a sweep."""
@@ -162,8 +166,8 @@ def enforce_sweep(connection: Connection, job: Job, events: Sequence[Event], now
         return
     sweep = _read(connection, job.sweep)
     is_launch = any(isinstance(event, LaunchRequested) for event in starts)
-    if is_launch and job.state is State.QUEUED and _is_full(connection, sweep, job):
-        raise StaleWrite(f"another job of sweep {sweep.id} was launched first; job {job.id} waits")
+    if is_launch and job.state is State.QUEUED and _waits(connection, sweep, job):
+        raise StaleWrite(f"other jobs of sweep {sweep.id} are launched first; job {job.id} waits")
     if sweep.max_cost_micros is not None:
         balance = _balance(connection, sweep, now).of_job(job)
         if balance.blocks_jobs(now, job.micros_per_hour):
@@ -186,7 +190,7 @@ def jobs_without_turn(connection: Connection) -> set[str]:
         if sweep_id in turns:
             turns[sweep_id] -= count
     found = set[str]()
-    for row in connection.execute(waiting.order_by(jobs.c.submitted_at, jobs.c.id)):
+    for row in connection.execute(waiting.order_by(*_IN_ORDER)):
         if row.sweep in turns:
             turns[row.sweep] -= 1
             if turns[row.sweep] < 0:
@@ -202,14 +206,20 @@ def keep_cost(connection: Connection, job: Job) -> None:
         connection.execute(mine.values(removed_micros=after))
 
 
-def _is_full(connection: Connection, sweep: Sweep, job: Job) -> bool:
-    if sweep.parallel is None:
-        return False
-    active = select(func.count()).select_from(jobs)
-    active = active.where(
-        jobs.c.sweep == sweep.id, jobs.c.status.not_in(_IDLE), jobs.c.id != job.id
-    )
-    return bool(connection.execute(active).scalar_one() >= sweep.parallel)
+def _waits(connection: Connection, sweep: Sweep, job: Job) -> bool:
+    return sweep.parallel is not None and job.id not in _next_ids(connection, sweep)
+
+
+def _next_ids(connection: Connection, sweep: Sweep) -> Sequence[str]:
+    mine = jobs.c.sweep == sweep.id
+    queued = select(jobs.c.id).where(mine, jobs.c.status == State.QUEUED.value)
+    if sweep.parallel is not None:
+        active = select(func.count()).select_from(jobs).where(mine, jobs.c.status.not_in(_IDLE))
+        room = sweep.parallel - connection.execute(active).scalar_one()
+        if room <= 0:  # Sorting reads the fold of each job.
+            return ()
+        queued = queued.limit(room)
+    return connection.execute(queued.order_by(*_IN_ORDER)).scalars().all()
 
 
 def _balance(connection: Connection, sweep: Sweep, now: datetime) -> SweepBalance:

@@ -3,7 +3,8 @@
 clock      a time that is set and then advances by itself
 market     node types and prices
 jobs       ordinary jobs and scenarios
-users      users, projects and budgets
+sweeps     sweeps of jobs
+users      users, projects, budgets and quotas
 launcher   a simulated cloud for each job on that market
 logs       output of the programs
 generator  user actions through the API and reconciliation at simulated times

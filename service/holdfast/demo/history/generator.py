@@ -23,6 +23,7 @@ from holdfast.controller.reconciler import PollIntervals, Reconciler
 from holdfast.demo.history import users
 from holdfast.demo.history.jobs import DemoJob, UserAction
 from holdfast.demo.history.launcher import DemoLauncher
+from holdfast.demo.history.sweeps import DemoSweep
 from holdfast.store.leases import LeaseTable
 
 POLL_INTERVALS: Final = PollIntervals(
@@ -31,6 +32,9 @@ POLL_INTERVALS: Final = PollIntervals(
 """Polling intervals of jobs without known changes. A lower value slows down the generation."""
 POLL_DELAY: Final = timedelta(seconds=6)
 """Delay of the reconciler after a change, as if it polled every ten seconds or so."""
+COMPARE_EVERY: Final = timedelta(minutes=20)
+COMPARISONS: Final = 40
+"""Times at which the jobs of a sweep are compared after its submission. More slow down the generation; fewer stop jobs later."""
 Step: TypeAlias = Callable[[], Awaitable[Any]]
 """A user's action."""
 CONFLICT: Final = 409
@@ -47,11 +51,16 @@ class HistoryGenerator:
     launcher: DemoLauncher
     clock: ScriptedClock
     jobs: list[DemoJob]
+    sweeps: list[DemoSweep]
+    stop_early: Callable[[], int]
+    """Applies the stop rules of sweeps."""
     start: datetime
     ids: dict[str, str] = field(default_factory=dict)
     """Job ids by name."""
     tokens: dict[str, str] = field(default_factory=dict)
     """Tokens by user name."""
+    _trials: dict[str, list[str]] = field(default_factory=dict)
+    """Job ids of sweeps by name."""
     _due_at: dict[str, datetime] = field(default_factory=dict)
     """Times at which simulated changes of jobs are observed."""
 
@@ -78,6 +87,16 @@ class HistoryGenerator:
                 self._at(hours),
                 partial(self._request, http, "PUT", f"/v1/budgets/{path}", budget),
             )
+        for hours, path, quota in users.QUOTAS:
+            yield (
+                self._at(hours),
+                partial(self._request, http, "PUT", f"/v1/quotas/{path}", quota),
+            )
+        for sweep in self.sweeps:
+            yield self._at(sweep.base.start_h), partial(self._submit_sweep, http, sweep)
+            for number in range(1, COMPARISONS + 1):
+                at = self._at(sweep.base.start_h) + number * COMPARE_EVERY
+                yield at, partial(self._compare_jobs, sweep.base.name)
         for part in self.jobs:
             yield self._at(part.start_h), partial(self._submit, http, part)
             for deed in part.actions:
@@ -132,6 +151,18 @@ class HistoryGenerator:
         job = await self._request(http, "POST", "/v1/jobs", body, part.owner)
         self.ids[part.name] = job["id"]
         self.launcher.expect(job["id"], part)
+
+    async def _submit_sweep(self, http: httpx2.AsyncClient, sweep: DemoSweep) -> None:
+        made = await self._request(http, "POST", "/v1/sweeps", sweep.request, sweep.base.owner)
+        self._trials[sweep.base.name] = [trial["job_id"] for trial in made["trials"]]
+        for trial in made["trials"]:
+            self.launcher.expect(trial["job_id"], sweep.trial(trial["number"], trial["params"]))
+
+    async def _compare_jobs(self, name: str) -> None:
+        """Apply the stop rules to what is read so far, and read more of a sweep."""
+        self.stop_early()
+        for job_id in {*self._trials[name]}.intersection(self.leases.list_jobs()):
+            self._due_at[job_id] = self.clock.now()
 
     async def _perform(self, http: httpx2.AsyncClient, part: DemoJob, deed: UserAction) -> None:
         job_id = self.ids[part.name]

@@ -209,7 +209,7 @@ def _manifest(model: DemoModel, kind: NodeType, nodes: int, seed: int) -> dict[s
 
 
 ORDINARY: Final = 24
-"""Number of ordinary jobs besides `_SCENARIOS`: 40 in all."""
+"""Number of ordinary jobs besides `_SCENARIOS`: 42 in all."""
 _UNTIL: Final = 0.94
 """Start of the last ordinary job as a share of the history, so that most jobs have ended."""
 
@@ -352,10 +352,25 @@ def _waiting_now(draw: random.Random, make: MakeJob) -> DemoJob:
     return _without_capacity(make(4, HOURS - draw.uniform(2.0, 3.4)))
 
 
+def _with_quota(draw: random.Random, make: MakeJob) -> DemoJob:
+    """Hold the only job that the quota of its user allows."""
+    return _of_emil(_fast(make(9, HOURS - draw.uniform(7, 8)), step_s=4.0, hours=26))
+
+
+def _behind_quota(draw: random.Random, make: MakeJob) -> DemoJob:
+    """Wait in the queue for the job before it."""
+    return _of_emil(make(8, HOURS - draw.uniform(3.0, 4.0)))
+
+
+def _of_emil(part: DemoJob) -> DemoJob:
+    return replace(part, owner="emil")
+
+
 _SCENARIOS: Final = (
     *(_missing_file, _out_of_memory, _one_bad_batch, _no_progress, _cancelled, _cancelled_waiting),
     *(_over_budget, _paused_and_resumed, _raised, _silent_market, _lost_by_launcher, _on_demand),
     *(_training_now, _started_recently, _often_preempted, _waiting_now),
+    *(_with_quota, _behind_quota),
 )
 
 

@@ -16,12 +16,14 @@ from sqlalchemy import Engine as SqlEngine
 from sqlalchemy import event
 
 from holdfast.api.app import create_app
+from holdfast.background.sweep_stopper import SweepStopper
 from holdfast.clock import ScriptedClock, SystemClock
 from holdfast.controller.reconciler import Reconciler
 from holdfast.demo.history.generator import POLL_INTERVALS, HistoryGenerator
 from holdfast.demo.history.jobs import DAYS, demo_jobs
 from holdfast.demo.history.launcher import DemoLauncher
 from holdfast.demo.history.market import Market
+from holdfast.demo.history.sweeps import demo_sweeps
 from holdfast.domain.jobfile.spec import Engine
 from holdfast.ports import Clock
 from holdfast.server import composition
@@ -131,6 +133,9 @@ async def _generate(
         worker_url=services.worker_url,
         secrets=services.secrets,
     )
+    stopper = SweepStopper(
+        journal=services.journal, series=services.series, leases=services.leases, clock=clock
+    )
     play = HistoryGenerator(
         app=create_app(services),
         reconciler=reconciler,
@@ -138,6 +143,8 @@ async def _generate(
         launcher=sky,
         clock=clock,
         jobs=demo_jobs(market.seed),
+        sweeps=demo_sweeps(market.seed),
+        stop_early=stopper.stop_all,
         start=market.start,
     )
     await play.run_until(end)

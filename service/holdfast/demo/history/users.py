@@ -1,4 +1,4 @@
-"""Users of the demonstration with their projects, roles and budgets."""
+"""Users of the demonstration with their projects, roles, budgets and quotas."""
 
 from __future__ import annotations
 
@@ -23,3 +23,9 @@ BUDGETS: Final[tuple[tuple[float, str, Mapping[str, object]], ...]] = (
     (596.0, "user/ben", {"monthly_usd": 7_500, "warn_at": [80], "on_reached": "warn"}),
 )
 """Hours after the start, path of the budget, and the budget."""
+QUOTAS: Final[tuple[tuple[float, str, Mapping[str, object]], ...]] = (
+    (700.0, "user/emil", {"jobs": 1}),
+    (700.1, "project/nlp", {"gpus": 64, "may_pause_for_priority": True}),
+    (700.2, "service", {"nodes": 24}),
+)
+"""Hours after the start, path of the quota, and the quota."""

@@ -51,6 +51,10 @@ class SimulatedProgram:
     progress_every_steps: int = 10
     loss_scale_steps: float = 400
     """Number of steps in which the loss falls to about a third."""
+    loss_floor: float = 1.0
+    """The loss that training approaches."""
+    loss_seed: int = 0
+    """Programs with the same one deviate equally from their curves."""
     loss_noise: float = 0.0
     """Maximum relative deviation of a step's loss from its curve.
     It is the same when the step is repeated."""
@@ -229,8 +233,10 @@ class _Run:
 
     @property
     def _loss(self) -> float:
-        steady = 1.0 + 9.0 * math.exp(-self.step / self.program.loss_scale_steps)
-        return round(steady * (1 + self.program.loss_noise * _noise("loss", self.step)), 4)
+        program = self.program
+        steady = program.loss_floor + 9.0 * math.exp(-self.step / program.loss_scale_steps)
+        noise = _noise("loss", self.step, *([program.loss_seed] * (program.loss_seed != 0)))
+        return round(steady * (1 + program.loss_noise * noise), 4)
 
     def _save(self) -> None:
         snapshot_s = self.now_s
