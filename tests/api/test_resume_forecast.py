@@ -109,7 +109,10 @@ def test_on_demand_nodes_without_a_plan_are_never_lost(world: SimulatedService) 
     [firm] = forecast(world, job, **cloud, spot=False)["alternatives"]
     [spot] = forecast(world, job, **cloud, spot=True)["alternatives"]
 
-    assert (firm["preemptions"], spot["cost_micros"]["p50"] < firm["cost_micros"]["p50"]) == (0, True)
+    assert (firm["preemptions"], spot["cost_micros"]["p50"] < firm["cost_micros"]["p50"]) == (
+        0,
+        True,
+    )
     assert firm["cost_micros"]["p10"] == firm["cost_micros"]["p90"]
 
 

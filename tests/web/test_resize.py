@@ -6,10 +6,18 @@ import re
 
 import pytest
 from playwright.sync_api import Locator, Page, expect
+from support.events import at, paused, pausing
+from support.group_events import group_submission
 from support.simulated_service import JOB_FILE, SimulatedService
+from web.axe import violations
+from web.expected_numbers import dollars
 
 pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 
+END = "2026-01-02T06:00:00Z"
+PLANNED = f"""{JOB_FILE}  limits: {{deadline: "{END}", max_cost_usd: 500}}
+  plan: {{work: 20h}}
+"""
 CONFIRM = "Resume on these nodes"
 
 
@@ -83,6 +91,65 @@ def test_price_of_cloud_nodes_is_compared(
     expect(row(dialog, "Bought").get_by_role("cell").last).to_have_text("on demand")
     reasons = dialog.get_by_role("list", name="Reasons for refusal").get_by_role("listitem")
     expect(reasons).to_have_text(shown["refused"])
+
+
+def test_forecast_of_a_planned_job_is_part_of_the_preview(
+    world: SimulatedService, url: str, page: Page
+) -> None:
+    job = world.submit(PLANNED)["id"]
+    world.until(job, "training")
+    world.pass_time(25)
+    world.http.post(f"/v1/jobs/{job}/pause", json={})
+    world.until(job, "paused")
+    page.clock.set_fixed_time(world.clock.now())
+    shown = world.http.post(f"/v1/jobs/{job}/resume/preview", json={"nodes": 3}).json()
+    dialog = opened(page, url, job)
+
+    dialog.get_by_label("Nodes", exact=True).fill("3")
+
+    forecast = shown["forecast"]
+    expect(dialog).to_contain_text(f"Forecast: {forecast['sentence']}.")
+    table = dialog.get_by_role("table", name="Forecast of the plan and its alternatives")
+    rows = table.locator("tbody tr")
+    expect(rows).to_have_count(3)
+    for number, each in enumerate(forecast["alternatives"]):
+        expect(rows.nth(number)).to_contain_text(dollars(each["cost_micros"]["p50"]))
+    for heading in ("End", "Late", "Over budget"):
+        expect(table.get_by_role("columnheader", name=heading, exact=True)).to_be_visible()
+    for note in forecast["notes"]:
+        expect(dialog.get_by_text(note, exact=True)).to_be_visible()
+    assert violations(page) == []
+
+
+@pytest.mark.full
+def test_missing_forecast_is_explained(world: SimulatedService, url: str, page: Page) -> None:
+    job = world.submit()["id"]
+    world.http.post(f"/v1/jobs/{job}/pause", json={})
+    world.until(job, "paused")
+    dialog = opened(page, url, job)
+
+    dialog.get_by_label("Nodes", exact=True).fill("3")
+
+    expect(dialog).to_contain_text("No forecast: how long the job trains is not known")
+    expect(dialog.get_by_role("button", name=CONFIRM)).to_be_enabled()
+
+
+@pytest.mark.full
+def test_node_groups_name_another_way_to_other_nodes(
+    world: SimulatedService, url: str, page: Page
+) -> None:
+    world.clock.advance((at(60) - world.clock.now()).total_seconds())
+    submitted = world.services.journal.submit("job-1", group_submission())
+    job = world.services.journal.append(submitted, [pausing(20), paused(21)]).id
+    page.goto(f"{url}/jobs/{job}")
+
+    page.get_by_role("group", name="Actions").get_by_role(
+        "button", name="Resume on other nodes"
+    ).focus()
+
+    expect(page.get_by_role("tooltip").filter(visible=True)).to_contain_text(
+        f"submit it with holdfast.checkpoint.from: {job}"
+    )
 
 
 @pytest.mark.full

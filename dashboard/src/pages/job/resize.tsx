@@ -3,8 +3,9 @@
 import { useId, useState, type FormEvent } from 'react'
 import { ResponseError, send } from '../../api/client'
 import { useLaunchers, useResumePreview, type Query } from '../../api/queries'
-import type { Job, ResumeNodes, ResumePreview, ResumeRequest } from '../../api/types'
+import type { Can, Job, ResumeNodes, ResumePreview, ResumeRequest } from '../../api/types'
 import { count, money } from '../../format'
+import { AlternativesTable, Unkept } from '../../plans/alternatives'
 import { Action } from '../../ui/action'
 import { Choice, Field, Labelled } from '../../ui/field'
 import { ErrorMessage } from '../../ui/panel'
@@ -42,7 +43,7 @@ export function ResizeAction({ job }: { job: Job }) {
     setFlaw('')
   }
   return (
-    <Action title="Resume on other nodes" confirm="Resume on these nodes" opens="resize" asks={`Resume ${job.name} on other nodes?`} can={job.can.resume} ready={is_ready} wide
+    <Action title="Resume on other nodes" confirm="Resume on these nodes" opens="resize" asks={`Resume ${job.name} on other nodes?`} can={resizable(job)} ready={is_ready} wide
       onShow={show} act={(form) => send<Job>('POST', `/v1/jobs/${job.id}/resume`, requestOf(form))}>
       <p>The job continues from its newest checkpoint, with the nodes that you enter. Empty fields stay as they are.</p>
       <div className="dialog-body" onChange={change}>
@@ -53,9 +54,16 @@ export function ResizeAction({ job }: { job: Job }) {
         </details>
         <label><input type="checkbox" name="force" /> Accept risks as for a submission, and a folder as the store that the new nodes share</label>
       </div>
-      {flaw ? <p role="status"><strong>✕ Not possible as entered</strong></p> : <Outcome query={preview} is_current={is_current} />}
+      {flaw ? <p role="status"><strong>✕ Not possible as entered</strong></p> : <Outcome query={preview} is_current={is_current} is_planned={job.is_planned ?? false} />}
     </Action>
   )
+}
+
+/** Whether a resume can change the nodes: those of groups are in the job file only. */
+function resizable({ id, can: { resume }, groups }: Job): Can | undefined {
+  // Older services do not send groups.
+  if (!resume?.allowed || !groups?.length) return resume
+  return { allowed: false, reason: `its node groups have nodes of their own; change them in the job file, and submit it with holdfast.checkpoint.from: ${id}` }
 }
 
 function NodeFields({ now, flaw }: { now: ResumeNodes | undefined; flaw: string }) {
@@ -104,8 +112,15 @@ function parsedNodes(text: string): number | { min: number; max: number } {
 const nodesText = ({ nodes, min_nodes }: ResumeNodes): string => (min_nodes === null ? count(nodes) : `${count(min_nodes)}-${count(nodes)}`)
 const capacityText = ({ capacity }: ResumeNodes): string => (capacity === 'own' ? 'own nodes, not rented' : capacity.replace('-', ' '))
 
+interface OutcomeProps {
+  query: Query<ResumePreview>
+  /** Whether it is that of the form as it stands. */
+  is_current: boolean
+  is_planned: boolean
+}
+
 /** What the service says about the request. */
-function Outcome({ query: { data, error, refetch }, is_current }: { query: Query<ResumePreview>; is_current: boolean }) {
+function Outcome({ query: { data, error, refetch }, is_current, is_planned }: OutcomeProps) {
   const flaws = error instanceof ResponseError ? error.flaws : []
   return (
     <section className="preview" aria-label="Preview" aria-busy={!is_current}>
@@ -118,11 +133,28 @@ function Outcome({ query: { data, error, refetch }, is_current }: { query: Query
           <Comparison preview={data} />
           {[data.batch, data.checkpoints].filter(Boolean).map((sentence) => <p key={sentence}>{sentence}</p>)}
           {data.notes.map((note) => <p key={note} className="note">{note}</p>)}
+          <Forecast preview={data} is_planned={is_planned} />
         </div>
       )}
     </section>
   )
 }
+
+/** When the job would end on the new nodes, and at which cost. */
+function Forecast({ preview: { forecast, forecast_note, after }, is_planned }: { preview: ResumePreview; is_planned: boolean }) {
+  // Older services send neither.
+  if (!forecast) return forecast_note ? <p className="note">{sentenceOf(forecast_note)}</p> : null
+  return (
+    <>
+      <p><strong>Forecast: {forecast.sentence}.</strong></p>
+      {forecast.issues.length > 0 && <Unkept sentences={forecast.issues} />}
+      <AlternativesTable forecast={forecast} simulated={after.engine === 'local'} is_planned={is_planned} />
+      {forecast.notes.map((note) => <p key={note} className="note">{note}</p>)}
+    </>
+  )
+}
+
+const sentenceOf = (note: string): string => `${note.slice(0, 1).toUpperCase()}${note.slice(1)}.`
 
 function verdict(preview: ResumePreview | undefined, error: Error | null): string {
   if (error) return '✕ Not possible as entered'
