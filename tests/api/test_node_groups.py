@@ -81,6 +81,21 @@ def test_estimate_has_each_group_and_their_sum(sky: SimulatedService) -> None:
     assert "; workers: aws us-east-2" in line
 
 
+def test_resume_of_groups_names_the_way_to_other_nodes(sky: SimulatedService) -> None:
+    job = sky.http.post("/v1/jobs", json={"task": FILE}).json()["id"]
+    path = f"/v1/jobs/{job}/resume/preview"
+
+    refused = sky.http.post(path, json={"nodes": 4})
+    plain = sky.http.post(path, json={}).json()
+
+    [error] = refused.json()["errors"]
+    assert (refused.status_code, error["pointer"]) == (422, "#/holdfast/groups")
+    assert f"submit it with holdfast.checkpoint.from: {job}" in error["message"]
+    assert (plain["changes"], plain["after"]["nodes"]) == ([], 3)
+    assert plain["forecast"] is None
+    assert plain["forecast_note"] == "no forecast: jobs with node groups are not planned"
+
+
 @pytest.fixture
 def grouped_job(world: SimulatedService) -> str:
     """A job of three groups, one of them preempted twice."""

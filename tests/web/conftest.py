@@ -137,6 +137,17 @@ def preempted_job(world: SimulatedService) -> str:
 
 
 @pytest.fixture
+def paused_job(world: SimulatedService) -> str:
+    """A job that trained on two nodes and was paused."""
+    job: str = world.submit()["id"]
+    world.until(job, "training")
+    world.pass_time(25)
+    world.http.post(f"/v1/jobs/{job}/pause", json={})
+    world.until(job, "paused")
+    return job
+
+
+@pytest.fixture
 def free_port() -> int:
     """A port without a listener."""
     return live_service.free_port()

@@ -132,6 +132,7 @@ at_every_width = pytest.mark.parametrize(
     "width",
     [390, pytest.param(1024, marks=pytest.mark.full), pytest.param(1440, marks=pytest.mark.full)],
 )
+RESIZE_VIEWS = ((390, "dark"), (1440, "light"), (1440, "dark"))
 ROOM = "document.documentElement.clientWidth - document.documentElement.scrollWidth"
 """Horizontal space right of an element; negative if it overflows the page."""
 
@@ -176,6 +177,36 @@ def test_dialogs_and_tooltips_fit_into_the_window(
     assert box["x"] >= 0
     assert box["x"] + box["width"] <= width
     assert box["height"] <= 800
+    assert page.evaluate(ROOM) >= 0
+
+
+@pytest.mark.parametrize(
+    ("width", "theme"),
+    [(390, "light"), *(pytest.param(*each, marks=pytest.mark.full) for each in RESIZE_VIEWS)],
+)
+def test_resize_dialog_fits_and_has_no_violations(
+    width: int, theme: Theme, url: str, paused_job: str, page: Page
+) -> None:
+    page.set_viewport_size({"width": width, "height": 800})
+    page.emulate_media(color_scheme=theme)
+    page.goto(f"{url}/jobs/{paused_job}")
+    page.get_by_role("button", name="Resume on other nodes").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Nodes", exact=True).fill("3")
+    expect(dialog.get_by_role("status")).to_contain_text("nodes 3 instead of 2")
+    accepted = violations(page)
+
+    dialog.get_by_label("Place or launcher").fill("aws/us-east-1/us-east-1a")
+    dialog.get_by_label("Accelerators of each node").fill("A100-80GB:8")
+    expect(dialog.get_by_role("list", name="Reasons for refusal")).to_be_visible()
+
+    assert not accepted + violations(page)
+    box = dialog.bounding_box()
+    assert box
+    assert box["x"] >= 0
+    assert box["x"] + box["width"] <= width
+    assert box["height"] <= 800
+    assert dialog.evaluate("it => it.scrollWidth <= it.clientWidth")
     assert page.evaluate(ROOM) >= 0
 
 

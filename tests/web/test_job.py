@@ -242,7 +242,7 @@ def test_disallowed_action_shows_the_reason_of_the_service(
     actions = page.get_by_role("group", name="Actions")
 
     for name in ("Cancel", "Pause", "Resume", "Limits", "Preempt"):
-        button = actions.get_by_role("button", name=name)
+        button = actions.get_by_role("button", name=name, exact=True)
         button.focus()
 
         reason = ended["can"][name.lower()]["reason"]

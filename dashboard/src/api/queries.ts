@@ -2,9 +2,9 @@
 // ['sums', ...].
 
 import { keepPreviousData, useInfiniteQuery, useQuery, type UseQueryResult } from '@tanstack/react-query'
-import { get, withQuery, ResponseError } from './client'
+import { get, transfer, withQuery, ResponseError } from './client'
 import type {
-  Attempt, Bill, CheckpointPage, Costs, Gpus, JobEvent, Hints, Job, JobPage, Launcher, LogSource, Outputs, Preemptions, Prices, Project, Sentence, SeriesPage, Session, CurrentUser,
+  Attempt, Bill, CheckpointPage, Costs, Gpus, JobEvent, Hints, Job, JobPage, Launcher, LogSource, Outputs, Preemptions, Prices, Project, ResumePreview, ResumeRequest, Sentence, SeriesPage, Session, CurrentUser,
 } from './types'
 
 /** Poll interval of live data. Metric points are not part of the event stream. */
@@ -145,6 +145,14 @@ export const useJob = (id: string) =>
     queryKey: ['job', id, 'itself'],
     queryFn: ({ signal }) => get<Job>(job(id), signal),
     refetchInterval: STEPS_MS,
+  })
+/** What a resume would change; null while no preview is wanted. */
+export const useResumePreview = (id: string, asked: ResumeRequest | null) =>
+  useQuery({
+    queryKey: ['job', id, 'resume', asked],
+    enabled: asked !== null,
+    queryFn: () => transfer<ResumePreview>('POST', job(id, '/resume/preview'), asked) as Promise<ResumePreview>,
+    placeholderData: keepPreviousData,
   })
 export const useBill = (id: string, live: boolean) => part<Bill>(id, 'bill', '/bill', while_live(live))
 export const useAttempts = (id: string) => part<Attempt[]>(id, 'attempts', '/attempts', SUMS_MS)

@@ -1,7 +1,7 @@
 // The submit page: a form and the job file side by side, a preview of the task, and its price.
 
 import { keepPreviousData, useMutation, useQuery } from '@tanstack/react-query'
-import { useEffect, useRef, useState } from 'react'
+import { useRef, useState } from 'react'
 import { useNavigate } from 'react-router'
 import { newKey, ResponseError, send, transfer } from '../api/client'
 import { useLaunchers, useProjects } from '../api/queries'
@@ -16,6 +16,7 @@ import { GroupPrices, PriceNow } from '../submit/price'
 import { CopyButton } from '../ui/copy-button'
 import { Labelled } from '../ui/field'
 import { Section, ErrorMessage } from '../ui/panel'
+import { useSettled } from '../ui/settled'
 
 /** Delay between typing and validation. A lower value sends a request per letter; a higher value delays the result. */
 const TYPING_MS = 400
@@ -35,7 +36,7 @@ export default function SubmitPage() {
   const [base_dir, setBaseDir] = useState('')
   const [force, setForce] = useState(false)
   const body: Submission = { task: file, ...(project && { project }), ...(base_dir && { base_dir }), ...(code && { code: code.id }), ...(force && { force }) }
-  const settled = useSettled(body)
+  const settled = useSettled(body, TYPING_MS)
   const parsed = parseJobFile(file)
   // Prices follow the settled text, not every letter.
   const { values: priced, has_groups } = settled.task === file ? parsed : parseJobFile(settled.task)
@@ -114,16 +115,6 @@ export default function SubmitPage() {
       </div>
     </>
   )
-}
-
-function useSettled(body: Submission): Submission {
-  const text = JSON.stringify(body)
-  const [settled, setSettled] = useState(text)
-  useEffect(() => {
-    const timer = window.setTimeout(() => setSettled(text), TYPING_MS)
-    return () => window.clearTimeout(timer)
-  }, [text])
-  return JSON.parse(settled) as Submission
 }
 
 /** A preview, with prices where those of the form would not be those of the job. */

@@ -6,15 +6,12 @@ import { usePlanPreview } from '../api/plans'
 import type { PlanAlternative, PlanPreview } from '../api/types'
 import type { Limit, Range } from '../charts/range-scale'
 import { Ranges, RangeLegend } from '../charts/ranges'
-import { duration, many, measured, money, momentToMinute } from '../format'
-import { chance, Chance } from '../plans/chance'
+import { duration, many, money, momentToMinute } from '../format'
+import { ALTERNATIVES, AlternativesTable, Unkept } from '../plans/alternatives'
 import { PlacesTable } from '../plans/places'
 import { usePreferences } from '../preferences'
-import { Money } from '../ui/number'
 import { Labelled } from '../ui/field'
 import { ErrorMessage, Loaded, Section } from '../ui/panel'
-import { Table, type Column } from '../ui/table'
-import { At } from '../ui/time'
 import type { Submission } from './commands'
 import { FIELDS, PLAN_WORK, withValue, type Field, type ParsedJobFile } from './job-file'
 import { budgetScale, deadlineScale, sliderPosition, secondsOf, spanText, valueAt, type Scale } from './plan-sliders'
@@ -52,17 +49,11 @@ export function Forecast({ file, parsed, settled, simulated, change }: ForecastP
       )}
       {newest.current && <Sliders file={file} parsed={parsed} preview={newest.current} change={change} />}
       {!is_asked ? <p className="note">Enter the work to see what the deadline needs.</p>
-        : query.error ? (flaws.length > 0 ? <Refusals sentences={flaws.map(({ pointer, message }) => `${pointer} ${message}`)} /> : <ErrorMessage error={query.error} retry={() => void query.refetch()} />)
+        : query.error ? (flaws.length > 0 ? <Unkept sentences={flaws.map(({ pointer, message }) => `${pointer} ${message}`)} /> : <ErrorMessage error={query.error} retry={() => void query.refetch()} />)
           : <Loaded query={query}>{(preview) => <Outcome preview={preview} simulated={simulated} />}</Loaded>}
     </Section>
   )
 }
-
-const Refusals = ({ sentences }: { sentences: string[] }) => (
-  <ul className="flaws" aria-label="What no plan can keep">
-    {sentences.map((sentence) => <li key={sentence}>{sentence}</li>)}
-  </ul>
-)
 
 const fieldOf = (name: string): Field => FIELDS.find((field) => field.name === name) as Field
 const DEADLINE = fieldOf('deadline')
@@ -111,31 +102,29 @@ function Slider({ label, scale, value, is_disabled, words, change }: SliderProps
   )
 }
 
-const NAMES: Record<PlanAlternative['name'], string> = { ours: 'Plan', spot: 'Spot only', on_demand: 'On demand only' }
-
 function Outcome({ preview, simulated }: { preview: PlanPreview; simulated: boolean }) {
   const { clock } = usePreferences()
   const { alternatives, deadline_at, budget_micros } = preview
   const budget: Limit[] = budget_micros === null ? [] : [{ name: 'budget', value: budget_micros }]
   const deadline: Limit[] = deadline_at ? [{ name: 'deadline', value: Date.parse(deadline_at) }] : []
   const dollars = (micros: number) => `${simulated ? '~' : ''}${money(micros)}`
-  const times = ({ name, end_at }: PlanAlternative): Range => ({ name: NAMES[name], p10: Date.parse(end_at.p10), p50: Date.parse(end_at.p50), p90: Date.parse(end_at.p90) })
+  const times = ({ name, end_at }: PlanAlternative): Range => ({ name: ALTERNATIVES[name], p10: Date.parse(end_at.p10), p50: Date.parse(end_at.p50), p90: Date.parse(end_at.p90) })
   return (
     <>
       <p role="status"><strong>{preview.sentence}</strong></p>
-      {preview.refusals.length > 0 && <Refusals sentences={preview.refusals} />}
+      {preview.refusals.length > 0 && <Unkept sentences={preview.refusals} />}
       {alternatives.length > 0 && (
         <>
           <RangeLegend />
           <figure>
             <figcaption className="small">Cost</figcaption>
-            <Ranges label="Cost" ranges={alternatives.map(({ name, cost_micros }): Range => ({ name: NAMES[name], ...cost_micros }))} limits={budget} format={dollars} />
+            <Ranges label="Cost" ranges={alternatives.map(({ name, cost_micros }): Range => ({ name: ALTERNATIVES[name], ...cost_micros }))} limits={budget} format={dollars} />
           </figure>
           <figure>
             <figcaption className="small">End</figcaption>
             <Ranges label="End" ranges={alternatives.map(times)} limits={deadline} format={(at) => momentToMinute(at, clock)} />
           </figure>
-          <Table name="alternatives" caption="Forecast of the plan and its alternatives" columns={columnsOf(preview, simulated)} rows={alternatives} keyOf={({ name }) => name} />
+          <AlternativesTable forecast={preview} simulated={simulated} />
         </>
       )}
       {preview.notes.map((note) => <p key={note} className="note">{note}</p>)}
@@ -151,15 +140,3 @@ function basisWords({ observations, changeover_s, changeover_samples, on_demand_
   const wait = on_demand_wait_s > 0 ? ` and ${duration(1000 * on_demand_wait_s)} of waiting for on-demand nodes` : ''
   return `Rests on ${many(observations, 'observation')} of the places, ${many(alternatives[0]?.runs ?? 0, 'simulated run')} of the policy ${policy}, ${start}${wait}.`
 }
-
-const columnsOf = ({ deadline_at, budget_micros }: PlanPreview, simulated: boolean): Column<PlanAlternative>[] => [
-  { name: 'choice', title: 'Nodes', value: ({ name }) => NAMES[name], cell: ({ name }) => <strong>{NAMES[name]}</strong> },
-  { name: 'cost_usd', title: 'Cost', numeric: true, by: 'P50: half of the simulated runs cost at most this', value: ({ cost_micros }) => cost_micros.p50 / 1e6, cell: ({ cost_micros }) => <Money micros={cost_micros.p50} simulated={simulated} /> },
-  { name: 'cost_range', title: 'P10 to P90', value: ({ cost_micros }) => cost_micros.p90 / 1e6, cell: ({ cost_micros }) => `${money(cost_micros.p10)} to ${money(cost_micros.p90)}` },
-  { name: 'end_at', title: 'End', by: 'P50: half of the simulated runs end by then', value: ({ end_at }) => end_at.p50, cell: ({ end_at }) => <At at={end_at.p50} brief /> },
-  { name: 'end_p90', title: 'P90', by: '90 of 100 simulated runs end by then', value: ({ end_at }) => end_at.p90, cell: ({ end_at }) => <At at={end_at.p90} brief /> },
-  ...(deadline_at ? [{ name: 'late', title: 'Late', numeric: true, by: 'probability of missing the deadline', value: ({ late }: PlanAlternative) => late, cell: ({ late }: PlanAlternative) => <Chance of={late} /> }] : []),
-  ...(budget_micros === null ? [] : [{ name: 'over_budget', title: 'Over budget', numeric: true, by: 'probability of exceeding the budget', value: ({ over_budget }: PlanAlternative) => over_budget, cell: ({ over_budget }: PlanAlternative) => chance(over_budget) }]),
-  { name: 'preemptions', title: 'Preemptions', numeric: true, by: 'mean of the simulated runs', value: ({ preemptions }) => preemptions, cell: ({ preemptions }) => measured(preemptions) },
-  { name: 'lost_s', title: 'Lost work', numeric: true, by: 'mean of the simulated runs', value: ({ lost_work_s }) => lost_work_s, cell: ({ lost_work_s }) => duration(1000 * lost_work_s) },
-]

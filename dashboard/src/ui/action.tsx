@@ -23,9 +23,14 @@ interface ActionProps {
   act: (form: FormData) => Promise<unknown>
   /** Value of the address parameter `action` that opens the dialog. */
   opens?: string
+  /** Whether the form may be sent. */
+  ready?: boolean
+  wide?: boolean
+  /** Called when the dialog has opened or closed. */
+  onShow?: (is_open: boolean) => void
 }
 
-export function Action({ title, asks, confirm = title, back = 'Back', can, danger, children, act, opens }: ActionProps) {
+export function Action({ title, asks, confirm = title, back = 'Back', can, danger, children, act, opens, ready = true, wide, onShow }: ActionProps) {
   const dialog = useRef<HTMLDialogElement>(null)
   const form = useRef<HTMLFormElement>(null)
   const id = useId()
@@ -36,6 +41,7 @@ export function Action({ title, asks, confirm = title, back = 'Back', can, dange
   useEffect(() => {
     if (!is_called) return
     dialog.current?.showModal()
+    onShow?.(true)
     setParams((now) => (now.delete('action'), now), { replace: true })
   }, [is_called, setParams])
   const mutation = useMutation({
@@ -64,6 +70,7 @@ export function Action({ title, asks, confirm = title, back = 'Back', can, dange
   const reset = () => {
     form.current?.reset()
     mutation.reset()
+    onShow?.(false)
   }
   return (
     <span className="action">
@@ -74,11 +81,12 @@ export function Action({ title, asks, confirm = title, back = 'Back', can, dange
           // A fresh form: text that was typed earlier and not sent must not be sent now.
           flushSync(() => setTimes((times) => times + 1))
           dialog.current?.showModal()
+          onShow?.(true)
         }}
       >
         {title}
       </button>
-      <dialog ref={dialog} aria-labelledby={id} onClose={reset}>
+      <dialog ref={dialog} className={wide ? 'wide' : ''} aria-labelledby={id} onClose={reset}>
         <form key={times} ref={form} onSubmit={submit}>
           <h2 id={id}>{asks}</h2>
           {children}
@@ -87,7 +95,7 @@ export function Action({ title, asks, confirm = title, back = 'Back', can, dange
             <button type="button" onClick={() => dialog.current?.close()}>
               {back}
             </button>
-            <button type="submit" className={danger ? 'danger' : 'primary'} disabled={mutation.isPending}>
+            <button type="submit" className={danger ? 'danger' : 'primary'} disabled={mutation.isPending || !ready}>
               {mutation.isPending ? 'Sending…' : confirm}
             </button>
           </p>

@@ -168,6 +168,7 @@ from holdfast.api.schemas.queue import (
 )
 from holdfast.api.schemas.resize import (
     NodeRangeIn,
+    ResumeForecastOut,
     ResumeIn,
     ResumeNodesOut,
     ResumePreviewOut,
@@ -358,6 +359,7 @@ __all__ = [
     "RemovalOut",
     "RenderOut",
     "RenderTaskIn",
+    "ResumeForecastOut",
     "ResumeIn",
     "ResumeNodesOut",
     "ResumePreviewOut",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
@@ -24,15 +24,16 @@ WORK: Final = "#/holdfast/plan/work"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlanPreview:
-    """The forecast of a job that is not submitted yet."""
+    """The forecast of a job that is not submitted yet, or that resumes."""
 
     plan: PlanSpec
-    """With the work of the whole job."""
     at: datetime
     deadline_at: datetime | None
     budget_micros: int | None
+    work_s: float
+    """All work of the job, as training time."""
     remaining_s: float
-    """Work that the job has to do, without what its parent has saved."""
+    """Of it, what the job has to do, without what it or its parent has saved."""
     market: MarketState
     forecasts: Mapping[str, PlanForecast]
     """By the names of `alternatives`; empty if no price is known, or the deadline has passed."""
@@ -91,21 +92,34 @@ def preview_plan(services: Services, spec: JobSpec, caller: Caller) -> PlanPrevi
     assert plan, "only jobs with a plan are planned"
     assert plan.work_s, "a job of unknown work is refused before"
     now = services.clock.now()
-    market = services.markets.state(spec, now)
-    deadline_at, budget = limits.deadline_at(now), limits.max_cost_micros
-    budget_usd = None if budget is None else budget / MICROS_PER_USD
-    work_s = float(plan.work_s)
+    budget, work_s = limits.max_cost_micros, float(plan.work_s)
     saved = _saved_share(services, spec, caller)
     outlook = JobOutlook(
         now=now,
         submitted_at=now,
-        deadline_at=deadline_at,
-        budget_usd=budget_usd,
+        deadline_at=limits.deadline_at(now),
+        budget_usd=None if budget is None else budget / MICROS_PER_USD,
         remaining_s=work_s * (1 - saved),
         work_s=work_s,
         margin_s=float(plan.margin_s),
         on_demand=plan.on_demand,
     )
+    notes = [f"{work_left(outlook)}, as its parent has saved the rest"] if saved else []
+    return forecast_job(services, plan, outlook, services.markets.state(spec, now), notes)
+
+
+def forecast_job(
+    services: Services,
+    plan: PlanSpec,
+    outlook: JobOutlook,
+    market: MarketState,
+    notes: Iterable[str] = (),
+) -> PlanPreview:
+    """Forecast a job of known work with a plan, and what no plan can keep.
+
+    `notes`: what the outlook assumes.
+    """
+    now, deadline_at, budget_usd = outlook.now, outlook.deadline_at, outlook.budget_usd
     is_past = deadline_at is not None and deadline_at <= now
     is_sold = not is_past and _is_sold(market, plan)
     forecasts = services.planners.alternatives(plan, outlook, market) if is_sold else {}
@@ -122,13 +136,19 @@ def preview_plan(services: Services, spec: JobSpec, caller: Caller) -> PlanPrevi
         plan=plan,
         at=now,
         deadline_at=deadline_at,
-        budget_micros=budget,
+        budget_micros=None if budget_usd is None else round(budget_usd * MICROS_PER_USD),
+        work_s=outlook.work_s,
         remaining_s=outlook.remaining_s,
         market=market,
         forecasts=forecasts,
         issues=tuple(plan_issues(wanted, forecasts)),
-        notes=tuple(_assumptions(market, plan, outlook)),
+        notes=(*notes, *_assumptions(market)),
     )
+
+
+def work_left(outlook: JobOutlook) -> str:
+    """How much of the work of a job is not saved, as the beginning of a sentence."""
+    return f"{duration(outlook.remaining_s)} of {duration(outlook.work_s)} of work are left"
 
 
 def with_known_work(services: Services, spec: JobSpec, caller: Caller) -> JobSpec:
@@ -187,12 +207,7 @@ def _is_sold(market: MarketState, plan: PlanSpec) -> bool:
     return spot or (on_demand and plan.on_demand)
 
 
-def _assumptions(market: MarketState, plan: PlanSpec, outlook: JobOutlook) -> Iterator[str]:
-    assert plan.work_s
-    if outlook.remaining_s < plan.work_s:
-        yield (
-            f"{duration(outlook.remaining_s)} of {duration(plan.work_s)} of work are left, as its parent has saved the rest"
-        )
+def _assumptions(market: MarketState) -> Iterator[str]:
     if not market.changeover_samples:
         yield f"no launch has been measured yet: each start is assumed to take {duration(market.changeover_s)}"
     if not any(each.observations for each in market.places):

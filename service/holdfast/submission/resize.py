@@ -76,7 +76,7 @@ def prepare_resize(services: Services, job: Job, asked: ResizeRequest, caller: C
     """
     submitted = services.journal.submission(job.id)
     before = JobSpec.from_stored(submitted.spec)
-    after = _changed(before, asked.changes)
+    after = _changed(before, asked.changes, job.id)
     rendered, limited = render(after), after.with_limits(asked.limits)
     render(limited)
     described = [
@@ -121,13 +121,13 @@ def prepare_resize(services: Services, job: Job, asked: ResizeRequest, caller: C
     )
 
 
-def _changed(spec: JobSpec, changes: ResourceChanges) -> JobSpec:
+def _changed(spec: JobSpec, changes: ResourceChanges, job_id: str) -> JobSpec:
     """The job with other nodes, validated as a job file.
 
     Raises:
         BadJobFile: the file would have mistakes.
     """
-    if flaws := tuple(changes.flaws(spec)):
+    if flaws := tuple(changes.flaws(spec, job_id)):
         raise BadJobFile(flaws)
     file: dict[str, Any] = job_file(spec) | {"resources": changes.resources(spec.resources)}
     if changes.nodes is not None:

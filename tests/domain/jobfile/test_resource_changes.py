@@ -60,7 +60,7 @@ def test_capacity_holds_for_all_alternatives() -> None:
 def test_values_of_another_cloud_do_not_follow(
     resources: dict[str, Any], pointer: str | None
 ) -> None:
-    flaws = list(ResourceChanges(infra="gcp").flaws(spec_of(resources)))
+    flaws = list(ResourceChanges(infra="gcp").flaws(spec_of(resources), "job-1"))
 
     assert [flaw.pointer for flaw in flaws] == ([pointer] if pointer else [])
 
@@ -69,9 +69,12 @@ def test_node_groups_keep_their_nodes() -> None:
     groups = [{"name": "a", "num_nodes": 1}, {"name": "b", "num_nodes": 1}]
     spec = spec_of({"infra": "aws"}, num_nodes=2, holdfast={"groups": groups})
 
-    [flaw] = ResourceChanges(nodes=4).flaws(spec)
+    [flaw] = ResourceChanges(nodes=4).flaws(spec, "job-1")
 
-    assert "have nodes of their own, which a resume cannot change" in flaw.message
+    assert flaw.pointer == "#/holdfast/groups"
+    assert "have num_nodes and resources of their own, which a resume cannot change" in flaw.message
+    assert "submit it with holdfast.checkpoint.from: job-1" in flaw.message
+    assert not [*ResourceChanges().flaws(spec, "job-1")]
 
 
 def test_differences_are_phrases() -> None:

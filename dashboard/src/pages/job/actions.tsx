@@ -10,6 +10,7 @@ import { Choice, Field } from '../../ui/field'
 import { ENDED_STATES } from '../../phases'
 import { CopyFields, copyOf, useSubmitted } from './clone'
 import { changesOf, LimitFields, changeLimits } from './limits'
+import { ResizeAction } from './resize'
 
 export function Actions({ job }: { job: Job }) {
   const go = useNavigate()
@@ -57,6 +58,7 @@ export function Actions({ job }: { job: Job }) {
         <p>The job continues from its newest checkpoint. If a limit paused it, raise that limit first.</p>
         <LimitFields limits={job.limits} />
       </Action>
+      <ResizeAction job={job} />
       <Action title="Limits" opens="limits" asks={`Limits of ${job.name}`} can={job.can.limits} act={limits}>
         <LimitFields limits={job.limits} />
       </Action>

@@ -34,6 +34,7 @@ from holdfast.submission.admission import REFUSED
 from holdfast.submission.bulk_actions import BulkActions
 from holdfast.submission.preview import refusal_texts
 from holdfast.submission.resize import Resize, prepare_resize
+from holdfast.submission.resume_forecast import forecast_resume
 
 control_router = Router(prefix="/v1/jobs/{job_id}", tags=["jobs"])
 
@@ -94,7 +95,10 @@ def resume_job(
 def preview_resume(
     job: TheJob, services: TheServices, caller: TheCaller, body: ResumeIn
 ) -> ResumePreviewOut:
-    """Show what a resume would change: nodes, price, ranks, batch, and where training continues."""
+    """Show what a resume would change: nodes, price, ranks, batch, and where training continues.
+
+    A forecast says when the job would end on the new nodes, and at which cost.
+    """
     request = resize_request(body, _limits(job, _spec(services, job)))
     resize = prepare_resize(services, job, request, caller)
     refused = [text for error in resize.refusals for text in refusal_texts(error)]
@@ -103,7 +107,9 @@ def preview_resume(
             _resume(services, job, body, resize, caller)
         except REFUSED as error:
             refused = refusal_texts(error)
-    return resume_preview(job, resize, refused)
+    limited = resize.after.with_limits(request.limits)
+    forecast = forecast_resume(services, job, limited, is_resized=bool(resize.changes))
+    return resume_preview(job, resize, refused, forecast)
 
 
 def _resume(

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from pydantic import Field, StrictBool, StrictInt
 
 from holdfast.api.schemas.base import Schema
 from holdfast.api.schemas.jobs import LimitsIn
+from holdfast.api.schemas.plans import PlanAlternativeOut
 
 
 class NodeRangeIn(Schema):
@@ -58,6 +61,29 @@ class ResumeNodesOut(Schema):
     )
 
 
+class ResumeForecastOut(Schema):
+    """How a job is expected to end on the nodes that a resume asks for, if it resumes now.
+
+    Costs include what is already paid.
+    """
+
+    deadline_at: datetime | None = Field(description="Null without a deadline.")
+    budget_micros: int | None = Field(description="Null without a limit of the cost.")
+    work_s: float = Field(
+        description="Training time of the whole job on these nodes without interruptions."
+    )
+    remaining_s: float = Field(description="Of it, what is in no complete checkpoint.")
+    alternatives: list[PlanAlternativeOut] = Field(
+        description="Ours first: as the plan chooses nodes, or without a plan, as the launcher does. With a plan, spot and "
+        "on_demand follow where such nodes are sold."
+    )
+    sentence: str = Field(description="The forecast in one sentence.")
+    issues: list[str] = Field(
+        description="What no plan can keep, each with its place in the job file. They do not refuse the resume."
+    )
+    notes: list[str] = Field(description="Assumptions, as sentences.")
+
+
 class ResumePreviewOut(Schema):
     """What a resume would change."""
 
@@ -70,3 +96,10 @@ class ResumePreviewOut(Schema):
     checkpoints: str = Field(description="Where training continues.")
     notes: list[str]
     refused: list[str] = Field(description="Why the same request would be refused.")
+    forecast: ResumeForecastOut | None = Field(
+        default=None,
+        description="Null if it is not known how long the job trains, or what its nodes cost.",
+    )
+    forecast_note: str = Field(
+        default="", description="Why there is no forecast; empty with a forecast."
+    )

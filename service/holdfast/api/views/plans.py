@@ -125,20 +125,25 @@ def preview_view(preview: PlanPreview) -> PlanPreviewOut:
         policy=preview.plan.policy_name,
         deadline_at=preview.deadline_at,
         budget_micros=preview.budget_micros,
-        work_s=preview.plan.work_s or 0,
+        work_s=preview.work_s,
         changeover_s=market.changeover_s + preview.plan.margin_s,
         changeover_samples=market.changeover_samples,
         on_demand_wait_s=market.on_demand_wait_s,
-        alternatives=[
-            PlanAlternativeOut.model_validate({"name": name, **_forecast_values(each, preview.at)})
-            for name, each in preview.forecasts.items()
-        ],
+        alternatives=alternatives_view(preview),
         places=_places(market),
         observations=sum(place.observations for place in market.places),
         sentence=preview.sentence,
         refusals=[f"{issue.pointer}: {issue.message}" for issue in preview.issues],
         notes=[*preview.notes],
     )
+
+
+def alternatives_view(preview: PlanPreview) -> list[PlanAlternativeOut]:
+    """Convert the forecasts of a job file, ours first."""
+    return [
+        PlanAlternativeOut.model_validate({"name": name, **_forecast_values(each, preview.at)})
+        for name, each in preview.forecasts.items()
+    ]
 
 
 def plan_view(history: PlannedHistory, *, before: int | None, limit: int) -> JobPlanOut:

@@ -6,17 +6,21 @@ from collections.abc import Sequence
 
 from holdfast.api.schemas.resize import (
     NodeRangeIn,
+    ResumeForecastOut,
     ResumeIn,
     ResumeNodesOut,
     ResumePreviewOut,
 )
+from holdfast.api.views.plans import alternatives_view
 from holdfast.domain.jobfile.limits import Limits
 from holdfast.domain.jobfile.resource_changes import ResourceChanges, describe
 from holdfast.domain.jobfile.spec import JobSpec
 from holdfast.domain.jobfile.validation import with_changes
 from holdfast.domain.jobs.job import Job
 from holdfast.submission.launch_estimate import LaunchEstimate
+from holdfast.submission.plan_check import PlanPreview
 from holdfast.submission.resize import Resize, ResizeRequest
+from holdfast.submission.resume_forecast import ResumeForecast
 
 
 def resize_request(asked: ResumeIn, limits: Limits) -> ResizeRequest:
@@ -36,7 +40,9 @@ def resize_request(asked: ResumeIn, limits: Limits) -> ResizeRequest:
     return ResizeRequest(changes=changes, limits=after, force=asked.force)
 
 
-def resume_preview(job: Job, resize: Resize, refused: Sequence[str]) -> ResumePreviewOut:
+def resume_preview(
+    job: Job, resize: Resize, refused: Sequence[str], forecast: ResumeForecast
+) -> ResumePreviewOut:
     """Convert what a resume would change."""
     old, new = resize.estimates
     has_store = resize.after.holdfast.checkpoint is not None
@@ -50,6 +56,21 @@ def resume_preview(job: Job, resize: Resize, refused: Sequence[str]) -> ResumePr
         checkpoints=resize.ranks.checkpoint_sentence(job.last_checkpoint_step, has_store=has_store),
         notes=list(resize.event.notes),
         refused=list(refused),
+        forecast=_forecast(forecast.preview) if forecast.preview else None,
+        forecast_note=forecast.why_not,
+    )
+
+
+def _forecast(preview: PlanPreview) -> ResumeForecastOut:
+    return ResumeForecastOut(
+        deadline_at=preview.deadline_at,
+        budget_micros=preview.budget_micros,
+        work_s=preview.work_s,
+        remaining_s=preview.remaining_s,
+        alternatives=alternatives_view(preview),
+        sentence=preview.sentence,
+        issues=[f"{issue.pointer}: {issue.message}" for issue in preview.issues],
+        notes=list(preview.notes),
     )
 
 

@@ -85,12 +85,21 @@ def print_resume_preview(preview: ResumePreviewOut) -> None:
     for row in rows:
         table.add_row(*row)
     output.print_table(table)
-    for sentence in filter(None, (preview.batch, preview.checkpoints)):
+    forecast = preview.forecast
+    expected = f"Forecast: {forecast.sentence}." if forecast else _sentence(preview.forecast_note)
+    for sentence in filter(None, (preview.batch, preview.checkpoints, expected)):
         output.console.print(sentence, markup=False)
-    for note in preview.notes:
+    for note in (*preview.notes, *(forecast.notes if forecast else ())):
         output.echo(f"note: {note}")
+    for issue in forecast.issues if forecast else ():
+        output.echo(f"! {issue}")
     for refusal in preview.refused:
         output.echo(f"refused: {refusal}")
+
+
+def _sentence(note: str) -> str:
+    """A note as a sentence; older services send none."""
+    return f"{note[:1].upper()}{note[1:]}." if note else ""
 
 
 def _nodes(nodes: ResumeNodesOut) -> str:

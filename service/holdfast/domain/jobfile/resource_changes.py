@@ -40,13 +40,15 @@ class ResourceChanges:
         """Whether anything changes."""
         return any(value is not None for value in (self.nodes, self.gpus, self.infra, self.is_spot))
 
-    def flaws(self, spec: JobSpec) -> Iterator[ValidationIssue]:
+    def flaws(self, spec: JobSpec, job_id: str) -> Iterator[ValidationIssue]:
         """What prevents these changes of a job, before its changed file is read."""
         if spec.holdfast.groups:
-            yield ValidationIssue(
-                "#/holdfast/groups",
-                "have nodes of their own, which a resume cannot change; submit a changed file, with holdfast.checkpoint.from",
-            )
+            if self:
+                yield ValidationIssue(
+                    "#/holdfast/groups",
+                    "have num_nodes and resources of their own, which a resume cannot change; change them in the job file, and "
+                    f"submit it with holdfast.checkpoint.from: {job_id}, which continues from the newest checkpoint of this job",
+                )
             return
         options = resource_options(spec.resources)
         own = any(word in option.own_options for option in options for word in _HARDWARE)
@@ -67,7 +69,7 @@ class ResourceChanges:
             yield ValidationIssue(
                 "#/infra",
                 "is another cloud, and image_id of the job file belongs to the present one; submit a changed file, with "
-                "holdfast.checkpoint.from",
+                f"holdfast.checkpoint.from: {job_id}",
             )
 
     def resources(self, before: Mapping[str, Any]) -> dict[str, Any]:

@@ -25,7 +25,7 @@ def resize_refusal(job: Job) -> str | None:
         case State.STOPPING:
             return "it is stopping"
         case State.ENDED:
-            return "it has ended; submit a changed file, with holdfast.checkpoint.from"
+            return f"it has ended; submit a changed file, with holdfast.checkpoint.from: {job.id}"
         case _:
             return f"it is {job.state}; pause it first, so that its work is saved: holdfast pause {job.id}"
 

@@ -66,6 +66,11 @@ class PlanInputs:
         return None
 
     @property
+    def is_work_known(self) -> bool:
+        """Whether steps were measured, or the job file says how much work there is."""
+        return bool(self.plan.work_s or (self.step_s and self.job.total_steps))
+
+    @property
     def work_s(self) -> float:
         """Training time of the whole job without interruptions, as measured."""
         if self.step_s and self.job.total_steps:
@@ -198,14 +203,8 @@ class PlanInputs:
             return job.placed or not is_over
         return self.held is Held.ON_DEMAND and not job.placed and bool(job.denials) and is_over
 
-    def outlook(self, planned: Planned) -> JobOutlook:
-        """The job at this moment, as its forecast needs it, with what its plan now chooses."""
-        held = self.held
-        starts = planned.capacity is not _CAPACITY[held] and planned.capacity is not None
-        is_on_demand = planned.capacity is CapacityType.ON_DEMAND
-        wait_s = self.market.on_demand_wait_s if is_on_demand and starts else 0.0
-        is_held = is_on_demand or held is Held.SPOT
-        start_s = self.market.changeover_s if starts and is_held else self.warm_up_s
+    def outlook_without_nodes(self) -> JobOutlook:
+        """The job at this moment, as its forecast needs it if no nodes are held or requested."""
         return JobOutlook(
             now=self.now,
             submitted_at=self.job.submitted_at,
@@ -214,12 +213,24 @@ class PlanInputs:
             paid_usd=self.paid_usd,
             remaining_s=self.work_s - self.saved_s,
             work_s=self.work_s,
-            held=planned.capacity if is_held else None,
-            place=next(iter(planned.places), None) if is_held else None,
-            warm_up_s=start_s + wait_s,
             margin_s=self.margin_s,
             lost_work_s=self.lost_work_s,
             on_demand=self.plan.on_demand,
+        )
+
+    def outlook(self, planned: Planned) -> JobOutlook:
+        """The job at this moment, as its forecast needs it, with what its plan now chooses."""
+        held = self.held
+        starts = planned.capacity is not _CAPACITY[held] and planned.capacity is not None
+        is_on_demand = planned.capacity is CapacityType.ON_DEMAND
+        wait_s = self.market.on_demand_wait_s if is_on_demand and starts else 0.0
+        is_held = is_on_demand or held is Held.SPOT
+        start_s = self.market.changeover_s if starts and is_held else self.warm_up_s
+        return replace(
+            self.outlook_without_nodes(),
+            held=planned.capacity if is_held else None,
+            place=next(iter(planned.places), None) if is_held else None,
+            warm_up_s=start_s + wait_s,
         )
 
 
