@@ -8,7 +8,7 @@ from holdfast.store.retention_queue import RetentionQueue, RetentionStatus
 from holdfast_worker.protocol.policies import RetentionOwner
 from holdfast_worker.protocol.store_usage import NO_USAGE, StoreUsage
 from sqlalchemy import Engine
-from support.events import at, submitted
+from support.events import DAWN, at, submitted
 from support.fakes import FixedClock
 
 
@@ -81,9 +81,9 @@ def test_expired_claim_does_not_reschedule_retention(upkeep: RetentionQueue) -> 
 
 
 def test_requests_add_up_and_stay_with_the_job(upkeep: RetentionQueue) -> None:
-    upkeep.add_requests("job-1", StoreUsage(gets=1, lists=2, deletes=3))
-    upkeep.add_requests("job-1", StoreUsage(lists=5))
-    upkeep.add_requests("job-3", StoreUsage(lists=1))
+    upkeep.add_requests("job-1", StoreUsage(gets=1, lists=2, deletes=3), DAWN.date())
+    upkeep.add_requests("job-1", StoreUsage(lists=5), DAWN.date())
+    upkeep.add_requests("job-3", StoreUsage(lists=1), DAWN.date())
 
     assert upkeep.requests("job-1") == StoreUsage(gets=1, lists=7, deletes=3)
     assert upkeep.requests("job-2") == upkeep.requests("job-3") == NO_USAGE

@@ -47,9 +47,7 @@ from holdfast.domain.billing.group_timeline import (
 from holdfast.domain.billing.phases import Phase
 from holdfast.domain.billing.rate import to_ms, to_time
 from holdfast.domain.charges.charges import (
-    UNKNOWN_STORE,
     Charges,
-    KnownStore,
     compute_charges,
     store_url,
 )
@@ -58,7 +56,8 @@ from holdfast.domain.events import PREEMPTION_CAUSES, CapacityLost, Cause, Event
 from holdfast.domain.jobs.job import Job
 from holdfast.errors import BadRequest
 from holdfast.services import Services
-from holdfast.store.billing.costs import CostReport, CostRequest, CostTotal, GroupBy
+from holdfast.store.billing.cost_request import CostRequest, GroupBy
+from holdfast.store.billing.costs import CostReport, CostTotal
 from holdfast.store.journal import RecordedEvent
 
 bills_router = Router(prefix="/v1")
@@ -116,14 +115,9 @@ def bill_now(
 
 def job_charges(services: Services, job: Job, account: Bill, facts: Sequence[Event]) -> Charges:
     """Return the charges of a job beside its bill, which was computed from the same events."""
-    queue, store = services.retention_queue, store_url(facts)
-    return compute_charges(
-        account,
-        facts,
-        services.resource_prices,
-        services.clock.now(),
-        KnownStore(queue.requests(job.id), queue.place_of(store)) if store else UNKNOWN_STORE,
-    )
+    known = services.retention_queue.known_store(job.id, store_url(facts))
+    now = services.clock.now()
+    return compute_charges(account, facts, services.resource_prices, now, known)
 
 
 def charges_view(charges: Charges) -> ChargesOut:
