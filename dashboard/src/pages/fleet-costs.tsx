@@ -5,7 +5,7 @@ import { useCosts } from '../api/queries'
 import type { Cost } from '../api/types'
 import { DailyCostsChart, CostLegend } from '../charts/daily-costs-chart'
 import { StackedDailyCosts } from '../charts/stacked-daily-costs'
-import { MEASURES, dailyCostsOf, type Measure } from '../charts/daily-costs'
+import { MEASURES, besideWords, dailyCostsOf, totalOf, type Measure } from '../charts/daily-costs'
 import { count, duration, exactMoney, many } from '../format'
 import { Absent, Money, Saved } from '../ui/number'
 import { Loaded, Section } from '../ui/panel'
@@ -93,16 +93,38 @@ function Totals({ by, asked, since }: { by: string; asked: string; since: string
 }
 
 const usd = exactMoney
+const UNPRICED = ', without what has no known price'
 const amount = (name: string, title: string, of: (cost: Cost) => number, by: string, facts: (cost: Cost) => string): Column<Cost> => ({
   name: `${name}_usd`, title, by, numeric: true, value: (cost) => of(cost) / 1e6,
   cell: (cost) => <Money micros={of(cost)} simulated={cost.simulated} estimate={cost.is_price_estimate} by={facts(cost)} />,
 })
+
+function Total({ cost }: { cost: Cost }) {
+  const parts = `= paid ${usd(cost.paid_micros)} + beside the nodes ${usd(cost.charged_micros)}${cost.has_unpriced ? UNPRICED : ''}`
+  return <>{cost.has_unpriced && '≥ '}<Money micros={totalOf(cost)} simulated={cost.simulated} estimate={cost.is_price_estimate} by={parts} /></>
+}
+
+/** What is beside the nodes. Without any known price there is no amount. */
+function Beside({ cost }: { cost: Cost }) {
+  const { charged_micros, has_unpriced } = cost
+  if (has_unpriced && charged_micros === 0) return <Absent why="no price known" />
+  return <>{has_unpriced && '≥ '}<Money micros={charged_micros} by={besideWords(cost)} /></>
+}
 
 const COSTS: Column<Cost>[] = [
   { name: 'key', title: 'Group', value: (cost) => cost.key, cell: (cost) => cost.label ?? (cost.key || <Absent why="none" />) },
   { name: 'jobs', title: 'Jobs', numeric: true, value: (cost) => cost.jobs, cell: (cost) => count(cost.jobs) },
   amount('paid', 'Paid', (cost) => cost.paid_micros, 'paid = useful + wasted + not measured + adjustments', ({ micros, adjusted_micros }) =>
     `= useful ${usd(micros.useful)} + wasted ${usd(micros.setup + micros.restore + micros.stalled + micros.lost)} + not measured ${usd(micros.unmeasured)} + adjustments ${usd(adjusted_micros)}`),
+  {
+    ...amount('charged', 'Beside nodes', (cost) => cost.charged_micros, '', () => ''),
+    by: 'beside the nodes = storage + requests + egress + disks',
+    cell: (cost) => <Beside cost={cost} />,
+  },
+  {
+    ...amount('total', 'Total', totalOf, 'total = paid + beside the nodes', () => ''),
+    cell: (cost) => <Total cost={cost} />,
+  },
   amount('on_demand', 'On demand', (cost) => cost.on_demand_micros, 'on demand = one setup and the useful time of each job at the on-demand price; unmeasured time at the price paid', ({ jobs, ms }) =>
     `for ${many(jobs, 'job')}, ${duration(ms.useful)} of useful time`),
   {

@@ -18,6 +18,7 @@ from holdfast.api.schemas.billing import (
     BillOut,
     ChargeOut,
     ChargesOut,
+    ChargeSumsOut,
     CostOut,
     CostsOut,
     GroupOut,
@@ -47,6 +48,7 @@ from holdfast.domain.billing.group_timeline import (
 from holdfast.domain.billing.phases import Phase
 from holdfast.domain.billing.rate import to_ms, to_time
 from holdfast.domain.charges.charges import (
+    Category,
     Charges,
     compute_charges,
     store_url,
@@ -398,6 +400,8 @@ def list_costs(
         left_out=found.left_out,
         total=_view(found.total),
         pending=found.pending,
+        prices_source=services.resource_prices.source,
+        prices_as_of=services.resource_prices.as_of,
     )
 
 
@@ -442,6 +446,12 @@ def _view(cost: CostTotal, *, each: bool = False) -> CostOut:
         goodput_with_waiting=ms.useful / whole_ms if whole_ms else None,
         simulated=cost.simulated,
         is_price_estimate=cost.is_price_estimate,
+        charges=ChargeSumsOut(
+            **{category: cost.charges[f"{category}_micros"] for category in Category}
+        ),
+        charged_micros=cost.charged_micros,
+        total_micros=cost.total_micros,
+        has_unpriced=cost.has_unpriced,
     )
 
 
@@ -459,6 +469,8 @@ def _costs_csv(question: CostRequest, found: CostReport) -> Response:
         *(f"{phase}_s" for phase in PHASES),
         *("node_s", *(f"{phase}_usd" for phase in PHASES), "adjusted_usd", "paid_usd"),
         *("on_demand_usd", "saved_usd", "wasted_usd", "simulated", "estimate"),
+        *(f"{category}_usd" for category in Category),
+        *("charged_usd", "total_usd", "unpriced"),
     )
     rows = [
         (
@@ -471,6 +483,8 @@ def _costs_csv(question: CostRequest, found: CostReport) -> Response:
             *(usd(cost.amounts["on_demand_micros"]), usd(cost.saved_micros)),
             usd(cost.wasted_micros),
             *(str(cost.simulated).lower(), str(cost.is_price_estimate).lower()),
+            *(usd(cost.charges[f"{category}_micros"]) for category in Category),
+            *(usd(cost.charged_micros), usd(cost.total_micros), str(cost.has_unpriced).lower()),
         )
         for cost in found.totals
     ]
