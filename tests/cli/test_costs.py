@@ -55,7 +55,9 @@ def test_table_has_what_is_beside_the_nodes_and_the_total(
     header, row, *_ = text.splitlines()
     assert header.split("PAID")[1].split() == ["BESIDE", "TOTAL", "ON", "DEMAND", "SAVED"]
     assert row.split()[-5:-2] == ["$7.00", "$3.25", "$10.25"]
-    assert "beside the nodes: storage $1.25 · requests $0.0000 · egress $0.0000 · disks $2.00" in text
+    assert (
+        "beside the nodes: storage $1.25 · requests $0.0000 · egress $0.0000 · disks $2.00" in text
+    )
     assert "limits and budgets count the nodes" in text
     assert "prices beside the nodes: a list, as of 2026-06" in text
     assert ">=" not in text

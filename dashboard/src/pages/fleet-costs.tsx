@@ -116,15 +116,6 @@ const COSTS: Column<Cost>[] = [
   { name: 'jobs', title: 'Jobs', numeric: true, value: (cost) => cost.jobs, cell: (cost) => count(cost.jobs) },
   amount('paid', 'Paid', (cost) => cost.paid_micros, 'paid = useful + wasted + not measured + adjustments', ({ micros, adjusted_micros }) =>
     `= useful ${usd(micros.useful)} + wasted ${usd(micros.setup + micros.restore + micros.stalled + micros.lost)} + not measured ${usd(micros.unmeasured)} + adjustments ${usd(adjusted_micros)}`),
-  {
-    ...amount('charged', 'Beside nodes', (cost) => cost.charged_micros, '', () => ''),
-    by: 'beside the nodes = storage + requests + egress + disks',
-    cell: (cost) => <Beside cost={cost} />,
-  },
-  {
-    ...amount('total', 'Total', totalOf, 'total = paid + beside the nodes', () => ''),
-    cell: (cost) => <Total cost={cost} />,
-  },
   amount('on_demand', 'On demand', (cost) => cost.on_demand_micros, 'on demand = one setup and the useful time of each job at the on-demand price; unmeasured time at the price paid', ({ jobs, ms }) =>
     `for ${many(jobs, 'job')}, ${duration(ms.useful)} of useful time`),
   {
@@ -134,4 +125,13 @@ const COSTS: Column<Cost>[] = [
   amount('wasted', 'Wasted', (cost) => cost.wasted_micros, 'wasted = setup + restore + stalled + lost', ({ micros }) =>
     `= setup ${usd(micros.setup)} + restore ${usd(micros.restore)} + stalled ${usd(micros.stalled)} + lost ${usd(micros.lost)}`),
   amount('unmeasured', 'Not measured', (cost) => cost.micros.unmeasured, 'cost of programs that reported no progress', ({ ms }) => `for ${duration(ms.unmeasured)} with nodes`),
+  {
+    ...amount('charged', 'Beside nodes', (cost) => cost.charged_micros, '', () => ''),
+    by: 'beside the nodes = storage + requests + egress + disks',
+    cell: (cost) => <Beside cost={cost} />,
+  },
+  {
+    ...amount('total', 'Total', totalOf, 'total = paid + beside the nodes', () => ''),
+    cell: (cost) => <Total cost={cost} />,
+  },
 ]

@@ -141,7 +141,7 @@ class LiveJob:
 
     @property
     def ended_rows(self) -> Sequence[AllocationRow]:
-        """The allocation of an ended job, without what stored checkpoints cost after the last change."""
+        """The allocation of an ended job until its last change of what is stored."""
         nodes = self._with_rows(allocate_costs(self.bill))
         shares = self.charges.fixed, self.charges.open_shares(self.bill, None)
         return [*nodes, *(row for of in shares for row in self._charged(of))]

@@ -93,7 +93,7 @@ def kept_storage(row: Row[Any]) -> KeptStorage:
 
 
 def end_kept_storage(connection: Connection, job_id: str, until_ms: int) -> None:
-    """Write what stored checkpoints of a closed job cost until a time, and let them cost no more."""
+    """Write what stored checkpoints of a closed job cost until a time, and end it there."""
     mine = ledgers.c.job_id == job_id
     row = connection.execute(select(ledgers).where(mine)).first()
     if row is None or not row.kept_bytes:

@@ -1,4 +1,4 @@
-"""What closed jobs keep in their checkpoint stores, as amounts of the requested sums at any time.
+"""What closed jobs keep in their checkpoint stores, as amounts of sums at any time.
 
 The amount of each job grows with time and is rounded down once, so that sums over jobs equal the sums of their bills. Neither can
 the database add them up: the products do not fit into a column. They are a few integers for each job, which are read once. Sums by
@@ -201,7 +201,7 @@ class DailyAmounts:
         return day >= self._unpriced.get(group, day + 1)
 
     def sums(self) -> dict[tuple[int, int], int]:
-        """Micro-dollars by day and group, of each day with any; to be called once, after the last job."""
+        """Micro-dollars by day and group; to be called once, after the last job."""
         last, left_ms = divmod(self._end_ms, MS_PER_DAY)
         for group, first in self._unpriced.items():
             for day in range(first, last + (left_ms > 0)):
