@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
+from holdfast.domain.charges.charges import UNKNOWN_STORE
 from holdfast.store.journal import Journal
 from holdfast.store.retention_queue import RetentionQueue, RetentionStatus
 from holdfast_worker.protocol.policies import RetentionOwner
@@ -87,3 +90,24 @@ def test_requests_add_up_and_stay_with_the_job(upkeep: RetentionQueue) -> None:
 
     assert upkeep.requests("job-1") == StoreUsage(gets=1, lists=7, deletes=3)
     assert upkeep.requests("job-2") == upkeep.requests("job-3") == NO_USAGE
+
+
+def test_requests_are_counted_by_day(upkeep: RetentionQueue) -> None:
+    day = DAWN.date()
+    for usage, later in (
+        (StoreUsage(lists=2), 0),
+        (StoreUsage(gets=1), 1),
+        (StoreUsage(lists=3), 1),
+    ):
+        upkeep.add_requests("job-1", usage, day + timedelta(days=later))
+    upkeep.set_place("s3://bucket/runs", "aws/us-east-1")
+
+    known = upkeep.known_store("job-1", "s3://bucket/runs")
+
+    assert known.requests == StoreUsage(gets=1, lists=5)
+    assert [(used.day, used.usage) for used in known.dated] == [
+        (day, StoreUsage(lists=2)),
+        (day + timedelta(days=1), StoreUsage(gets=1, lists=3)),
+    ]
+    assert known.place == "aws/us-east-1"
+    assert upkeep.known_store("job-1", "") == UNKNOWN_STORE

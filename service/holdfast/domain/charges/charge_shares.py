@@ -23,12 +23,12 @@ from holdfast.domain.charges.charges import (
     Charge,
     ChargeBasis,
     ChargePart,
+    DiskRates,
     KnownStore,
     Unit,
     disk_charges,
 )
 from holdfast.domain.charges.resource_prices import ResourcePrices
-from holdfast.domain.jobfile.spec import JobSpec
 
 PER_STORAGE = PER[Unit.GIB_MONTH]
 """Byte-milliseconds of a unit of storage."""
@@ -48,7 +48,7 @@ class ShareKey(NamedTuple):
 class ChargeShare:
     """Charges of one attempt in one zone on one day."""
 
-    micros: dict[Category, int] = field(default_factory=lambda: dict.fromkeys(Category, 0))
+    micros: defaultdict[Category, int] = field(default_factory=lambda: defaultdict(int))
     has_unpriced: bool = False
     """Whether something was used for which no price is known."""
 
@@ -75,9 +75,9 @@ class KeptStorage:
 
     def micros_until(self, until_ms: int) -> int:
         """The amount from the change until a time; 0 without a price."""
-        if self.unit_micros is None:
+        if self.unit_micros is None or until_ms <= self.since_ms:
             return 0
-        byte_ms = self.kept_bytes * max(0, until_ms - self.since_ms)
+        byte_ms = self.kept_bytes * (until_ms - self.since_ms)
         return (self.rest + byte_ms * self.unit_micros) // PER_STORAGE
 
     def add_to(self, shares: defaultdict[ShareKey, ChargeShare], until_ms: int) -> None:
@@ -96,13 +96,14 @@ class KeptStorage:
 class JobCharges:
     """The charges of a job until its last event, and what continues from there."""
 
-    spec: JobSpec
-    prices: ResourcePrices
+    store: str
+    """The URL of its checkpoint store; empty without one."""
     known: KnownStore
     """What was known of its store beside the events."""
     fixed: ChargeShares
     """Without disks of attempts that may still change."""
     kept: KeptStorage
+    disks: DiskRates
     disk_rests: Mapping[tuple[str, str], int]
     """What the rounding left of disks in `fixed`, by place and item: micro-dollars times the unit."""
 
@@ -118,9 +119,9 @@ class JobCharges:
         for line in until_then.lines:
             if line.category is not Category.DISKS:
                 _add(shares, line)
-        rests = {}
+        rests, disks = {}, DiskRates(basis.spec, prices)
         closed = (item for item in account.attempts if item.attempt < begin)
-        for line in disk_charges(basis.spec, closed, prices):
+        for line in disk_charges(disks, closed):
             rests[line.place, line.item] = _add(shares, line)
         unit_micros = prices.storage_micros(until_then.store_place)
         byte_ms = basis.usage.byte_ms(since_ms)
@@ -130,13 +131,9 @@ class JobCharges:
             unit_micros,
             byte_ms * (unit_micros or 0) % PER_STORAGE,
         )
-        return cls(basis.spec, prices, known, shares, kept, rests)
-
-    @property
-    def store(self) -> str:
-        """The URL of its checkpoint store; empty without one."""
-        checkpoint = self.spec.holdfast.checkpoint
-        return checkpoint.store if checkpoint else ""
+        checkpoint = basis.spec.holdfast.checkpoint
+        store = checkpoint.store if checkpoint else ""
+        return cls(store, known, shares, kept, disks, rests)
 
     def open_shares(self, account: Bill, until_ms: int | None) -> ChargeShares:
         """What is not in `fixed`, by a bill that continues the one that it was computed from.
@@ -146,7 +143,7 @@ class JobCharges:
         shares: defaultdict[ShareKey, ChargeShare] = defaultdict(ChargeShare)
         begin = first_open_attempt(account)
         open_attempts = [item for item in account.attempts if item.attempt >= begin]
-        for line in disk_charges(self.spec, open_attempts, self.prices):
+        for line in disk_charges(self.disks, open_attempts):
             _add(shares, line, self.disk_rests.get((line.place, line.item), 0))
         if until_ms is not None:
             self.kept.add_to(shares, until_ms)

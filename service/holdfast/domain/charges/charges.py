@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from holdfast_worker.protocol.object_stores import FILES, OWN_SERVER
 from holdfast_worker.protocol.store_usage import NO_USAGE, StoreUsage
@@ -207,7 +207,7 @@ class ChargeBasis:
             *_requests("nodes", usage.reported, zones, place, prices),
             *_requests("the service", self._visits(known), {}, place, prices),
             *_egress(usage, place, nodes, zones, prices),
-            *disk_charges(spec, account.attempts, prices),
+            *disk_charges(DiskRates(spec, prices), account.attempts),
         ]
         return Charges(
             until=now,
@@ -371,35 +371,65 @@ def _egress(
         )
 
 
-def disk_charges(
-    spec: JobSpec, attempts: Iterable[AttemptBill], prices: ResourcePrices
-) -> Iterator[Charge]:
+class DiskRate(NamedTuple):
+    """The disk of a node in a zone."""
+
+    place: str
+    item: str
+    unit_micros: int | None
+    """Price for a month; None if unknown."""
+
+
+class DiskRates:
+    """The disks of a job and their prices, each looked up once."""
+
+    def __init__(self, spec: JobSpec, prices: ResourcePrices) -> None:
+        self._parts = {part.name: part for part in spec.parts}
+        self._default = spec.parts[0]
+        self._prices = prices
+        self._known: dict[tuple[str, str, str], DiskRate] = {}
+        self.is_rented: Final = spec.engine is Engine.SKYPILOT
+        """Whether its nodes are of a cloud, which takes something for their disks."""
+
+    def find(self, group: str, zone: str, cloud: str) -> DiskRate:
+        """The disk of a node of a group in a zone of a cloud."""
+        key = group, zone, cloud
+        if (rate := self._known.get(key)) is None:
+            rate = self._known[key] = self._look_up(group, zone, cloud)
+        return rate
+
+    def _look_up(self, group: str, zone: str, cloud: str) -> DiskRate:
+        disk = disk_of(self._parts.get(group) or self._default, cloud)
+        place = region_of(zone, cloud)
+        price = self._prices.disk_price(place, disk.tier)
+        unit = None if price is None else price.gib_micros * disk.size_gib + price.disk_micros
+        return DiskRate(place, f"disks of {disk.size_gib} GiB, {disk.tier}", unit)
+
+
+def disk_charges(rates: DiskRates, attempts: Iterable[AttemptBill]) -> Iterator[Charge]:
     """The disks of rented nodes while they ran, by place and kind."""
-    if spec.engine is not Engine.SKYPILOT:
+    if not rates.is_rented:
         return
-    groups = {part.name: part for part in spec.parts}
-    stood: defaultdict[tuple[str, DiskSpec], list[ChargePart]] = defaultdict(list)
+    stood: dict[DiskRate, list[ChargePart]] = {}
     for item in attempts:
         for group in item.groups:
             for stay in group.stays:
-                cloud = stay.placed.cloud or item.cloud
-                disk = disk_of(groups.get(group.name) or spec.parts[0], cloud)
-                parts = stood[region_of(stay.placed.zone, cloud), disk]
+                placed = stay.placed
+                rate = rates.find(group.name, placed.zone, placed.cloud or item.cloud)
+                parts = stood.setdefault(rate, [])
                 bounds = stay.bounds_ms(item.begin_ms, item.end_ms)
                 parts += [
-                    ChargePart(item.attempt, stay.placed.zone, day, group.node_ms(*span))
+                    ChargePart(item.attempt, placed.zone, day, group.node_ms(*span))
                     for day, *span in split_by_day(*bounds)
                 ]
-    for (place, disk), parts in stood.items():
-        price = prices.disk_price(place, disk.tier)
-        unit = None if price is None else price.gib_micros * disk.size_gib + price.disk_micros
+    for rate, parts in stood.items():
         yield Charge(
             category=Category.DISKS,
-            item=f"disks of {disk.size_gib} GiB, {disk.tier}",
-            place=place,
+            item=rate.item,
+            place=rate.place,
             parts=parts,
             unit=Unit.DISK_MONTH,
-            unit_micros=unit,
+            unit_micros=rate.unit_micros,
         )
 
 

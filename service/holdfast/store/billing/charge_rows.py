@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from datetime import date
 from typing import Any, Final
 
 from sqlalchemy import Connection, Row, func, insert, select, update
@@ -19,7 +20,8 @@ from holdfast.domain.charges.charges import Category
 from holdfast.store.billing.live_bills import AllocationRow
 from holdfast.store.tables.billing import ledger_shares, ledgers
 
-CHARGES: Final = tuple(f"{category}_micros" for category in Category)
+COLUMNS: Final = {category: f"{category}_micros" for category in Category}
+CHARGES: Final = tuple(COLUMNS.values())
 """Columns of amounts beside the nodes."""
 KEY: Final = ("job_id", "attempt", "zone", "day")
 FLAGS: Final = ("simulated", "is_price_estimate", "has_unpriced", "has_nodes")
@@ -46,19 +48,22 @@ def node_row(job_id: str, share: CostAllocation) -> dict[str, Any]:
     }
 
 
+_NO_NODES: Final = {
+    **node_row("", CostAllocation(attempt=0, zone="", day=date.min)),
+    "has_nodes": 0,
+}
+
+
 def charge_rows(job_id: str, shares: ChargeShares) -> Iterator[AllocationRow]:
     """Rows of charges, with allocations that contain no nodes."""
     for (attempt, zone, day), share in shares.items():
-        nothing = CostAllocation(attempt=attempt, zone=zone, day=day)
-        yield (
-            nothing,
-            {
-                **node_row(job_id, nothing),
-                **{f"{name}_micros": micros for name, micros in share.micros.items()},
-                "has_unpriced": int(share.has_unpriced),
-                "has_nodes": 0,
-            },
-        )
+        row = _NO_NODES.copy()
+        row["job_id"], row["attempt"] = job_id, attempt
+        row["zone"], row["day"] = zone, day.isoformat()
+        for category, micros in share.micros.items():
+            row[COLUMNS[category]] = micros
+        row["has_unpriced"] = int(share.has_unpriced)
+        yield CostAllocation(attempt=attempt, zone=zone, day=day), row
 
 
 def ledger_rows(rows: Iterable[AllocationRow]) -> list[dict[str, Any]]:

@@ -28,6 +28,7 @@ from sqlalchemy import (
     select,
 )
 
+from holdfast.domain.billing.allocation import CostAllocation
 from holdfast.domain.billing.phases import Phases
 from holdfast.domain.charges.charges import Category
 from holdfast.store.billing.bills import MAX_PER_REQUEST, BillRollups, JobHistory, LiveJob
@@ -414,21 +415,25 @@ def _live_totals(
     for share, row in rows:
         if question.includes(share.day):
             key, within = _live_keys(item.history, row, question)
-            label = item.history.name if question.by is GroupBy.JOB else ""
-            part = CostTotal(
-                key,
-                label,
-                within,
-                amounts=dict(row),
-                simulated=share.simulated,
-                is_price_estimate=share.is_price_estimate,
-                charges={name: row[name] for name in CHARGES},
-                has_unpriced=bool(row["has_unpriced"]),
-            )
-            whole = parts.setdefault(part.group_key, CostTotal(key, label, within))
-            whole.add(part)
-            whole.jobs |= row["has_nodes"]
+            if (whole := parts.get((key, within))) is None:
+                label = item.history.name if question.by is GroupBy.JOB else ""
+                whole = parts[key, within] = CostTotal(key, label, within)
+            _add_row(whole, share, row)
     return list(parts.values())
+
+
+def _add_row(whole: CostTotal, share: CostAllocation, row: Mapping[str, Any]) -> None:
+    if row["has_nodes"]:
+        whole.jobs = 1
+        amounts = whole.amounts
+        for name in AMOUNTS:
+            amounts[name] += row[name]
+        whole.simulated |= share.simulated
+        whole.is_price_estimate |= share.is_price_estimate
+    else:
+        for name in CHARGES:
+            whole.charges[name] += row[name]
+        whole.has_unpriced |= bool(row["has_unpriced"])
 
 
 def _live_keys(known: JobHistory, row: Mapping[str, Any], question: CostRequest) -> tuple[str, str]:

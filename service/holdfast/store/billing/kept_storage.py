@@ -95,12 +95,14 @@ def _amounts(
     by, then_by, is_named = question.by, question.then_by, question.by is GroupBy.JOB
     for job in jobs:
         kept = job.kept
-        if end_ms <= max(begin_ms, kept.since_ms):
+        if end_ms <= kept.since_ms:
             continue
-        micros = kept.micros_until(end_ms) - kept.micros_until(begin_ms)
+        micros = kept.micros_until(end_ms)
+        if begin_ms > kept.since_ms:
+            micros -= kept.micros_until(begin_ms)
         is_unpriced = kept.unit_micros is None
         if micros or is_unpriced:
-            key, part = _key(job, by, tags), _key(job, then_by, tags)
+            key, part = _key(job, by, tags), _key(job, then_by, tags) if then_by else ""
             if (known := sums.get((key, part))) is None:
                 label = job.name if is_named else ""
                 known = sums[key, part] = KeptAmount(key, label, part, job.job_id)
