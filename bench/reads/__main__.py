@@ -56,6 +56,7 @@ REQUESTS = (
     *("/v1/jobs/{job}/series", "/v1/jobs/{job}/series?name=loss"),
     *("/v1/costs", "/v1/costs?by=attempt", "/v1/costs?by=user", "/v1/costs?by=tag:team"),
     *("/v1/costs?by=zone", "/v1/costs?by=day", "/v1/costs?by=project&since=30d"),
+    *("/v1/costs?by=job&since=30d", "/v1/costs?by=day&each=project&since=30d&limit=10000"),
     *("/v1/preemptions", "/v1/preemptions?by=hour", "/v1/preemptions?by=zone-hour"),
     *("/v1/preemptions/notices", "/v1/preemptions/jobs", "/v1/preemptions/history"),
     *("/v1/budgets", "/v1/projects", "/v1/audit", "/metrics"),
@@ -130,7 +131,7 @@ def _measured(name: str, url: str, home: Path, requested: Any) -> list[dict[str,
         "points": requested.points,
     }
     store = (home / "checkpoints").as_uri()
-    job = seed(services.engine, services.journal, store, **counts)
+    job = seed(services.journal, services.bill_rollups, services.engine, store, **counts)
     ending = _end_jobs(services)
     print(f"{name}: {requested.jobs:,} jobs, seeded in {time.perf_counter() - begun_s:.0f} s")
     port = free_port()

@@ -8,7 +8,16 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from holdfast.domain.events import Cause, Event, NodesReady, Outcome, Submitted
+from holdfast.domain.events import (
+    Cause,
+    CheckpointsRemoved,
+    Event,
+    NodesReady,
+    Outcome,
+    Removal,
+    Submitted,
+)
+from holdfast.domain.events.values import StoreCounts
 from support.events import at, denied, finished, launched, lost, ready, restoring, saved, training
 from support.events import submitted as new_submission
 
@@ -18,6 +27,8 @@ OWNERS = ("ada", "bob", "cyd", "dee", "eve")
 PROJECTS = ("default", "nlp", "vision")
 TEAMS = ("a", "b", "c", "d")
 STEP_S = 2.0
+KEPT = 0.1
+"""Fraction of checkpoints that stay in the store, also after the end of the job."""
 
 
 def story(number: int, events: int, now: datetime, *, is_live: bool, store: str) -> list[Event]:
@@ -48,9 +59,9 @@ def _story(number: int, events: int, begin_s: float, *, is_live: bool, store: st
 
 def _submitted(rng: random.Random, number: int, seconds: float, store: str) -> Submitted:
     tags = {"team": rng.choice(TEAMS), "kind": f"sweep-{number % 7}"}
-    event = new_submission(
-        seconds, name=f"train-{number:04d}", checkpoint={"store": store, "every": "auto"}, tags=tags
-    )
+    checkpoint = {"store": store, "every": "auto"}
+    name = f"train-{number:04d}"
+    event = new_submission(seconds, name=name, infra="aws", checkpoint=checkpoint, tags=tags)
     return replace(event, by=rng.choice(OWNERS), project=rng.choice(PROJECTS))
 
 
@@ -64,13 +75,25 @@ def _attempt(
         now_s += 30
     now_s += rng.uniform(60, 900)
     facts.append(_ready(rng, now_s, attempt, zone))
-    facts.append(restoring(now_s + 90, attempt=attempt))
+    facts.append(replace(restoring(now_s + 90, attempt=attempt), store_place="aws/us-east-2"))
     facts.append(training(now_s + 120, attempt=attempt, step=step, total=100_000))
-    now_s, safe = now_s + 120, step
+    now_s, safe, puts = now_s + 120, step, 0
     for _ in range(min(rng.randrange(3, 30), max(1, room - len(facts) - 2))):
         interval_s = rng.uniform(300, 900)
         now_s, safe = now_s + interval_s, safe + int(interval_s / STEP_S)
-        facts.append(saved(now_s, attempt=attempt, step=safe, stall_ms=300, durable_s=now_s + 9))
+        puts += 900
+        usage = StoreCounts(puts=puts, lists=puts // 100, uploaded_bytes=puts * 2**24)
+        made = {"size_bytes": 900 * 2**24, "store_usage": usage}
+        facts.append(
+            saved(now_s, attempt=attempt, step=safe, stall_ms=300, durable_s=now_s + 9, **made)
+        )
+        if rng.random() < KEPT:
+            continue
+        name = facts[-1].checkpoint  # type: ignore[attr-defined]
+        gone = CheckpointsRemoved(
+            at=at(now_s + 60), checkpoints=(name,), removal=Removal.SUPERSEDED, size_bytes=1
+        )
+        facts.append(gone)
     cause = rng.choice((Cause.PREEMPTED, Cause.PREEMPTED, Cause.NODE_FAILED))
     now_s += rng.uniform(10, 400)
     return [*facts, lost(now_s, attempt=attempt, cause=cause)], now_s, safe
@@ -79,7 +102,11 @@ def _attempt(
 def _ready(rng: random.Random, seconds: float, attempt: int, zone: str) -> NodesReady:
     event = ready(seconds, attempt=attempt, zone=zone, micros=rng.randrange(9_000_000, 20_000_000))
     return replace(
-        event, nodes=2, instance_type=rng.choice(KINDS), on_demand_micros_per_hour=32_770_000
+        event,
+        cloud="aws",
+        nodes=2,
+        instance_type=rng.choice(KINDS),
+        on_demand_micros_per_hour=32_770_000,
     )
 
 

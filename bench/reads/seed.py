@@ -41,13 +41,25 @@ COPIED: Final = (
 
 
 def seed(
-    engine: Engine, journal: Journal, store: str, *, job_count: int, event_count: int, points: int
+    journal: Journal,
+    rollups: BillRollups,
+    engine: Engine,
+    store: str,
+    *,
+    job_count: int,
+    event_count: int,
+    points: int,
 ) -> str:
-    """Fill an empty database; return the id of the job with the most points."""
+    """Fill an empty database; return the id of the job with the most points.
+
+    `rollups` are those of the service, which computes rows of others again.
+    """
     now = SystemClock().now()
     templates = [f"bench-{number:05d}" for number in range(min(STORIES, job_count))]
     for number, job_id in enumerate(templates):
-        options = {"is_live": number % LIVE == 0, "store": store}
+        is_live = number % LIVE == 0
+        # The service visits stores of live jobs.
+        options = {"is_live": is_live, "store": store if is_live else f"s3://bench-{number % 3}"}
         facts = job_histories.story(number, event_count // job_count, now, **options)
         job = journal.submit(job_id, facts[0])  # type: ignore[arg-type]
         journal.append(job, facts[1:])
@@ -55,7 +67,7 @@ def seed(
     with writing(engine) as connection:
         # As if the service had run at that time; otherwise all jobs would have ended within a minute.
         connection.execute(update(job_events).values(recorded_at=job_events.c.at))
-    BillRollups(engine).roll_up(len(templates))
+    rollups.roll_up(len(templates))
     with writing(engine) as connection:
         # No launcher knows live jobs, so that they are not observed; ended jobs have no lease.
         connection.execute(update(watches).values(due_at=NEVER))

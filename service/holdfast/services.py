@@ -15,7 +15,7 @@ from holdfast.code_upload.upload_store import Uploads
 from holdfast.confinement import Confinement
 from holdfast.domain.access.audit import AuditAction, ChainHead
 from holdfast.domain.access.permissions import Caller
-from holdfast.domain.charges.resource_prices import ResourcePrices
+from holdfast.domain.charges.resource_prices import NO_PRICES, ResourcePrices
 from holdfast.domain.events import Event
 from holdfast.domain.jobfile.spec import Engine
 from holdfast.domain.jobs.job import Job
@@ -106,9 +106,7 @@ class Services:
     """Jobs that a sweep may have."""
     billing_rules: bool = True
     """Whether bills apply the rules of providers."""
-    resource_prices: ResourcePrices = field(
-        default_factory=lambda: ResourcePrices(as_of="unknown", source="no list")
-    )
+    resource_prices: ResourcePrices = NO_PRICES
     """Prices of what jobs use beside their nodes."""
     health: Callable[[], Sequence[LauncherHealth]] = tuple
     """Last known health of the launchers, without a request to them."""
@@ -152,7 +150,9 @@ class Services:
     @cached_property
     def bill_rollups(self) -> BillRollups:
         """Precomputed bills of jobs."""
-        return BillRollups(self.engine, with_rules=self.billing_rules)
+        return BillRollups(
+            self.engine, with_rules=self.billing_rules, resource_prices=self.resource_prices
+        )
 
     @cached_property
     def planners(self) -> Planners:

@@ -13,12 +13,12 @@ from holdfast.api.schemas.billing import BillOut
 from holdfast.cli.billing import print_bill
 from holdfast.domain.billing.bill import compute_bill
 from holdfast.domain.charges.charges import Charges, compute_charges
-from holdfast.domain.events import Event, RestoreStarted
+from holdfast.domain.events import Event, RestoreStarted, Submitted
 from holdfast.domain.events.values import StoreCounts
 from holdfast.domain.jobfile.spec import Engine
 from holdfast.domain.jobs.lifecycle import fold
 from holdfast.pricing.catalog import bundled_resource_prices
-from support.events import at, launched, ready, saved, submitted
+from support.events import at, finished, launched, lost, ready, saved, submitted
 from support.simulated_service import SimulatedService
 
 GIB = 2**30
@@ -123,6 +123,63 @@ def test_bill_over_http_contains_the_charges(world: SimulatedService) -> None:
     assert bill["total_micros"] == bill["paid_micros"]
     table = world.http.get(f"/v1/jobs/{job}/bill", headers={"Accept": "text/csv"}).text
     assert next(csv.reader(io.StringIO(table)))[-1] == "amount_usd"
+
+
+def _append_jobs(world: SimulatedService) -> list[str]:
+    """Jobs with stores in two clouds, one of which has no known price, and one without a store."""
+    stores = ("s3://bucket/runs", "aws/eu-west-1"), ("gs://team/runs", "gcp"), ("file:///x", "")
+    job_ids = []
+    for number, (store, place) in enumerate(stores):
+        first, *more = _events(store, place)
+        assert isinstance(first, Submitted)
+        job = world.services.journal.submit(f"job-{number}", first)
+        ended = [lost(3000), finished(3600)] * (number < 2)
+        job_ids.append(world.services.journal.append(job, [*more, *ended]).id)
+    world.clock.advance((at(30 * 24 * 3600) - world.clock.now()).total_seconds())
+    return job_ids
+
+
+@pytest.mark.parametrize("by", ["job", "attempt", "user", "project", "tag:team", "zone", "day"])
+def test_totals_over_http_equal_the_whole_bills(world: SimulatedService, by: str) -> None:
+    bills = [world.http.get(f"/v1/jobs/{job}/bill").json() for job in _append_jobs(world)]
+
+    body = world.http.get("/v1/costs", params={"by": by}).json()
+    table = world.http.get("/v1/costs", params={"by": by, "format": "csv"}).text
+
+    total = body["total"]
+    assert total["total_micros"] == sum(bill["total_micros"] for bill in bills)
+    assert total["charged_micros"] == sum(bill["charges"]["micros"] for bill in bills)
+    assert total["paid_micros"] == sum(bill["paid_micros"] for bill in bills)
+    assert min(total["charges"].values()) > 0
+    assert sum(total["charges"].values()) == total["charged_micros"]
+    for name in ("charged_micros", "total_micros", "paid_micros"):
+        assert sum(cost[name] for cost in body["costs"]) == total[name]
+    assert total["has_unpriced"]
+    assert body["prices_source"] == bills[0]["charges"]["prices_source"]
+    rows = list(csv.DictReader(io.StringIO(table)))
+    for name in ("charged", "total", "paid"):
+        summed = sum(round(float(row[f"{name}_usd"]) * 1e6) for row in rows)
+        assert summed == total[f"{name}_micros"]
+    assert sum(row["unpriced"] == "true" for row in rows) >= 1
+
+
+def test_totals_name_the_job_without_a_known_price(world: SimulatedService) -> None:
+    _append_jobs(world)
+
+    costs = world.http.get("/v1/costs").json()["costs"]
+
+    found = {cost["key"]: cost["has_unpriced"] for cost in costs}
+    assert found == {"job-0": False, "job-1": True, "job-2": False}
+
+
+def test_limits_and_budgets_count_the_nodes_alone(world: SimulatedService) -> None:
+    _append_jobs(world)
+    total = world.http.get("/v1/costs").json()["total"]
+    world.http.put("/v1/budgets/project/default", json={"monthly_usd": 1000})
+
+    [budget] = world.http.get("/v1/budgets").json()
+
+    assert budget["spent_micros"] == total["paid_micros"] < total["total_micros"]
 
 
 DISTANT = """

@@ -7,7 +7,8 @@ import asyncio
 import pytest
 from holdfast.background.billing_rollup import run_rollups, warm_rollups
 from holdfast.store.billing.bills import BATCH, BillRollups
-from holdfast.store.billing.costs import CostQueries, CostRequest, GroupBy
+from holdfast.store.billing.cost_request import CostRequest, GroupBy
+from holdfast.store.billing.costs import CostQueries
 from holdfast.store.journal import Journal
 from sqlalchemy import Engine, create_engine
 from support.events import at, finished, launched, lost, ready, submitted

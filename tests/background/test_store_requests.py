@@ -39,7 +39,7 @@ class _Placed(DirectoryCheckpointBucket):
 
 def test_store_is_asked_once_where_it_is(tmp_path: Path, queue: RetentionQueue) -> None:
     bucket = _Placed(tmp_path, FixedClock(), None)
-    buckets = MeteredBuckets(lambda *_: bucket, queue)
+    buckets = MeteredBuckets(lambda *_: bucket, queue, FixedClock())
 
     for job in ("job-1", "job-1", "job-2"):
         buckets.open("s3://bucket/runs", job, {})
@@ -53,7 +53,7 @@ def test_store_is_asked_once_where_it_is(tmp_path: Path, queue: RetentionQueue) 
 def test_own_server_of_a_job_says_nothing_about_a_bucket(
     tmp_path: Path, queue: RetentionQueue
 ) -> None:
-    buckets = MeteredBuckets(lambda *_: _Placed(tmp_path, FixedClock(), None), queue)
+    buckets = MeteredBuckets(lambda *_: _Placed(tmp_path, FixedClock(), None), queue, FixedClock())
 
     buckets.open("s3://bucket/runs", "job-1", {"AWS_ENDPOINT_URL_S3": "https://minio.example.com"})
 
@@ -66,7 +66,9 @@ def test_store_that_refuses_to_say_is_used_all_the_same(
     bucket = _Placed(tmp_path, FixedClock(), None)
     bucket.asked = 1
 
-    opened = MeteredBuckets(lambda *_: bucket, queue).open("s3://bucket/runs", "job-1", {})
+    opened = MeteredBuckets(lambda *_: bucket, queue, FixedClock()).open(
+        "s3://bucket/runs", "job-1", {}
+    )
 
     assert opened.list_objects("data/").objects == ()
     assert queue.place_of("s3://bucket/runs") == ""
@@ -79,7 +81,7 @@ def test_requests_of_a_visit_are_recorded_at_the_next(
         del store, envs
         return DirectoryCheckpointBucket(tmp_path / job_id, FixedClock(), None)
 
-    buckets = MeteredBuckets(open_bucket, queue)
+    buckets = MeteredBuckets(open_bucket, queue, FixedClock())
     bucket = buckets.open("s3://b", "job-1", {})
     bucket.list_objects("data/")
     bucket.list_directories("data/")

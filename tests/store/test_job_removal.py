@@ -25,7 +25,8 @@ from holdfast.errors import (
 )
 from holdfast.store.audit_log import AuditLog
 from holdfast.store.billing.bills import BillRollups
-from holdfast.store.billing.costs import CostQueries, CostRequest, GroupBy
+from holdfast.store.billing.cost_request import CostRequest, GroupBy
+from holdfast.store.billing.costs import CostQueries
 from holdfast.store.billing.preemption_costs import PreemptionCostQueries
 from holdfast.store.billing.preemptions import LossBy, LossRequest
 from holdfast.store.budgets import spent

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
+from holdfast.domain.charges.charges import UNKNOWN_STORE
 from holdfast.store.journal import Journal
 from holdfast.store.retention_queue import RetentionQueue, RetentionStatus
 from holdfast_worker.protocol.policies import RetentionOwner
 from holdfast_worker.protocol.store_usage import NO_USAGE, StoreUsage
 from sqlalchemy import Engine
-from support.events import at, submitted
+from support.events import DAWN, at, submitted
 from support.fakes import FixedClock
 
 
@@ -81,9 +84,30 @@ def test_expired_claim_does_not_reschedule_retention(upkeep: RetentionQueue) -> 
 
 
 def test_requests_add_up_and_stay_with_the_job(upkeep: RetentionQueue) -> None:
-    upkeep.add_requests("job-1", StoreUsage(gets=1, lists=2, deletes=3))
-    upkeep.add_requests("job-1", StoreUsage(lists=5))
-    upkeep.add_requests("job-3", StoreUsage(lists=1))
+    upkeep.add_requests("job-1", StoreUsage(gets=1, lists=2, deletes=3), DAWN.date())
+    upkeep.add_requests("job-1", StoreUsage(lists=5), DAWN.date())
+    upkeep.add_requests("job-3", StoreUsage(lists=1), DAWN.date())
 
     assert upkeep.requests("job-1") == StoreUsage(gets=1, lists=7, deletes=3)
     assert upkeep.requests("job-2") == upkeep.requests("job-3") == NO_USAGE
+
+
+def test_requests_are_counted_by_day(upkeep: RetentionQueue) -> None:
+    day = DAWN.date()
+    for usage, later in (
+        (StoreUsage(lists=2), 0),
+        (StoreUsage(gets=1), 1),
+        (StoreUsage(lists=3), 1),
+    ):
+        upkeep.add_requests("job-1", usage, day + timedelta(days=later))
+    upkeep.set_place("s3://bucket/runs", "aws/us-east-1")
+
+    known = upkeep.known_store("job-1", "s3://bucket/runs")
+
+    assert known.requests == StoreUsage(gets=1, lists=5)
+    assert [(used.day, used.usage) for used in known.dated] == [
+        (day, StoreUsage(lists=2)),
+        (day + timedelta(days=1), StoreUsage(gets=1, lists=3)),
+    ]
+    assert known.place == "aws/us-east-1"
+    assert upkeep.known_store("job-1", "") == UNKNOWN_STORE

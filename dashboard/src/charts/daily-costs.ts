@@ -1,11 +1,25 @@
 // The cost of each day, by part. Pure.
 
 import type { Cost } from '../api/types'
+import { exactMoney } from '../format'
 
-export type Measure = 'paid' | 'on_demand' | 'wasted'
+export type Measure = 'paid' | 'charged' | 'total' | 'on_demand' | 'wasted'
+
+/** The nodes and what is beside them, as far as prices are known. */
+export const totalOf = (cost: Cost): number => cost.total_micros ?? cost.paid_micros
+
+const NOTHING = { storage: 0, requests: 0, egress: 0, disks: 0 }
+
+/** What is beside the nodes, as a sum in words. */
+export function besideWords({ charges = NOTHING, has_unpriced }: Cost): string {
+  const parts = Object.entries(charges).map(([name, micros]) => `${name} ${exactMoney(micros)}`)
+  return `= ${parts.join(' + ')}${has_unpriced ? ', without what has no known price' : ''}`
+}
 
 export const MEASURES: Record<Measure, { word: string; of: (cost: Cost) => number }> = {
   paid: { word: 'Paid', of: (cost) => cost.paid_micros },
+  charged: { word: 'Beside nodes', of: (cost) => cost.charged_micros },
+  total: { word: 'Total', of: totalOf },
   on_demand: { word: 'On demand', of: (cost) => cost.on_demand_micros },
   wasted: { word: 'Wasted', of: (cost) => cost.wasted_micros },
 }

@@ -5,7 +5,7 @@ import { useCosts } from '../api/queries'
 import type { Cost } from '../api/types'
 import { DailyCostsChart, CostLegend } from '../charts/daily-costs-chart'
 import { StackedDailyCosts } from '../charts/stacked-daily-costs'
-import { MEASURES, dailyCostsOf, type Measure } from '../charts/daily-costs'
+import { MEASURES, besideWords, dailyCostsOf, totalOf, type Measure } from '../charts/daily-costs'
 import { count, duration, exactMoney, many } from '../format'
 import { Absent, Money, Saved } from '../ui/number'
 import { Loaded, Section } from '../ui/panel'
@@ -93,10 +93,23 @@ function Totals({ by, asked, since }: { by: string; asked: string; since: string
 }
 
 const usd = exactMoney
+const UNPRICED = ', without what has no known price'
 const amount = (name: string, title: string, of: (cost: Cost) => number, by: string, facts: (cost: Cost) => string): Column<Cost> => ({
   name: `${name}_usd`, title, by, numeric: true, value: (cost) => of(cost) / 1e6,
   cell: (cost) => <Money micros={of(cost)} simulated={cost.simulated} estimate={cost.is_price_estimate} by={facts(cost)} />,
 })
+
+function Total({ cost }: { cost: Cost }) {
+  const parts = `= paid ${usd(cost.paid_micros)} + beside the nodes ${usd(cost.charged_micros)}${cost.has_unpriced ? UNPRICED : ''}`
+  return <>{cost.has_unpriced && '≥ '}<Money micros={totalOf(cost)} simulated={cost.simulated} estimate={cost.is_price_estimate} by={parts} /></>
+}
+
+/** What is beside the nodes. Without any known price there is no amount. */
+function Beside({ cost }: { cost: Cost }) {
+  const { charged_micros, has_unpriced } = cost
+  if (has_unpriced && charged_micros === 0) return <Absent why="no price known" />
+  return <>{has_unpriced && '≥ '}<Money micros={charged_micros} by={besideWords(cost)} /></>
+}
 
 const COSTS: Column<Cost>[] = [
   { name: 'key', title: 'Group', value: (cost) => cost.key, cell: (cost) => cost.label ?? (cost.key || <Absent why="none" />) },
@@ -112,4 +125,13 @@ const COSTS: Column<Cost>[] = [
   amount('wasted', 'Wasted', (cost) => cost.wasted_micros, 'wasted = setup + restore + stalled + lost', ({ micros }) =>
     `= setup ${usd(micros.setup)} + restore ${usd(micros.restore)} + stalled ${usd(micros.stalled)} + lost ${usd(micros.lost)}`),
   amount('unmeasured', 'Not measured', (cost) => cost.micros.unmeasured, 'cost of programs that reported no progress', ({ ms }) => `for ${duration(ms.unmeasured)} with nodes`),
+  {
+    ...amount('charged', 'Beside nodes', (cost) => cost.charged_micros, '', () => ''),
+    by: 'beside the nodes = storage + requests + egress + disks',
+    cell: (cost) => <Beside cost={cost} />,
+  },
+  {
+    ...amount('total', 'Total', totalOf, 'total = paid + beside the nodes', () => ''),
+    cell: (cost) => <Total cost={cost} />,
+  },
 ]

@@ -5,6 +5,7 @@ import { Link, useLocation, useSearchParams } from 'react-router'
 import { useAttempts, useCosts, useJobs, usePreemptions, useProjects, type Jobs } from '../api/queries'
 import type { Cost, Job, JobSelection } from '../api/types'
 import { extentOf, lanesOf } from '../charts/attempt-lanes'
+import { besideWords, totalOf } from '../charts/daily-costs'
 import { Miniature } from '../charts/swimlane'
 import { count, duration, exactMoney, many, measured, money, share } from '../format'
 import { Badge, Placement, Progress } from '../ui/badge'
@@ -271,6 +272,18 @@ function Totals({ live, costs, since }: TotalsProps) {
   )
 }
 
+/** What is beside the nodes. Jobs on own machines and stores have nothing of it. */
+function BesideNodes({ total, soft }: { total: Cost; soft: { simulated: boolean; estimate: boolean } }) {
+  return (
+    <Tile label="Beside nodes" value={total.has_unpriced && total.charged_micros === 0 ? '–' : <>{total.has_unpriced && '≥ '}<Money micros={total.charged_micros} /></>}
+      by={<Formula text="beside the nodes = storage + requests + egress + disks; limits and budgets count the nodes">
+        {[besideWords(total)]}
+      </Formula>}>
+      {total.has_unpriced && 'partly without a price; '}<Money micros={totalOf(total)} {...soft} /> in total
+    </Tile>
+  )
+}
+
 function MoneyTiles({ total }: { total: Cost }) {
   const soft = { simulated: total.simulated, estimate: total.is_price_estimate }
   const usd = exactMoney
@@ -280,6 +293,7 @@ function MoneyTiles({ total }: { total: Cost }) {
         by={<Formula text="paid = cost of all nodes, with adjustments">{[`${count(total.jobs)} jobs, ${usd(total.paid_micros)}`, `adjustments ${usd(total.adjusted_micros)}`]}</Formula>}>
         {many(total.jobs, 'job')}
       </Tile>
+      {(total.charged_micros > 0 || total.has_unpriced) && <BesideNodes total={total} soft={soft} />}
       <Tile label="On demand" value={<Money micros={total.on_demand_micros} {...soft} />}
         by={<Formula text="on demand = one setup and the useful time of each job at the on-demand price; unmeasured time at the price paid">{[usd(total.on_demand_micros)]}</Formula>}>
         the same useful work

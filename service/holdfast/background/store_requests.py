@@ -10,13 +10,14 @@ import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from datetime import UTC
 from typing import Final, Protocol, runtime_checkable
 
 from holdfast_worker.protocol.store_usage import StoreUsage
 
 from holdfast.domain.charges.charges import ENDPOINTS
 from holdfast.errors import CheckpointStoreRefused, CheckpointStoreUnreachable
-from holdfast.ports import CheckpointBucket, OpenBucket, StoreListing
+from holdfast.ports import CheckpointBucket, Clock, OpenBucket, StoreListing
 from holdfast.store.retention_queue import RetentionQueue
 
 LIST_PAGE: Final = 1000
@@ -75,9 +76,10 @@ class MeteredBucket:
 class MeteredBuckets:
     """Opens buckets whose requests are counted by job."""
 
-    def __init__(self, open_bucket: OpenBucket, queue: RetentionQueue) -> None:
+    def __init__(self, open_bucket: OpenBucket, queue: RetentionQueue, clock: Clock) -> None:
         self._open_bucket = open_bucket
         self._queue = queue
+        self._clock = clock
         self._counted: dict[str, Counter[str]] = {}
         self._placed: set[str] = set()
         self._lock = threading.Lock()
@@ -95,7 +97,8 @@ class MeteredBuckets:
             before = self._counted.get(job_id)
             self._counted[job_id] = counted
         if before:
-            self._queue.add_requests(job_id, StoreUsage(**before))
+            today = self._clock.now().astimezone(UTC).date()
+            self._queue.add_requests(job_id, StoreUsage(**before), today)
         if not any(envs.get(name) for name in ENDPOINTS):
             # A bucket of the same name at a server of the job's own says nothing about this one.
             self._find_place(store, bucket, counted)

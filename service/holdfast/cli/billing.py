@@ -283,25 +283,49 @@ def costs(
 
 def print_costs(response: CostsOut) -> None:
     """Print the totals as a table, followed by notes on how to read them."""
-    numbers = ("JOBS", "WITH NODES", "USEFUL", "WASTED", "PAID", "ON DEMAND", "SAVED")
+    # Jobs on own machines and stores cost nothing beside their nodes.
+    whole = response.total.charged_micros > 0 or response.total.has_unpriced
+    beside = ("BESIDE", "TOTAL") * whole
+    numbers = ("JOBS", "WITH NODES", "USEFUL", "WASTED", "PAID", *beside, "ON DEMAND", "SAVED")
     parts = [response.each.upper()] if response.each else []
     table = output.table(response.by.upper(), *parts, *numbers, right=numbers)
     for cost in response.costs:
         whose = [" ".join(filter(None, (cost.key, cost.label))) or "-"]
         whose += [cost.part or "-"] if response.each else []
-        table.add_row(*whose, *_cells(cost))
-    table.add_row("all", *[""] * len(parts), *_cells(response.total), style="bold")
+        table.add_row(*whose, *_cells(cost, whole=whole))
+    all_cells = _cells(response.total, whole=whole)
+    table.add_row("all", *[""] * len(parts), *all_cells, style="bold")
     output.print_table(table)
     for line in _notes(response):
         output.console.print(line, markup=False)
 
 
-def _cells(cost: CostOut) -> list[str]:
+def _cells(cost: CostOut, *, whole: bool) -> list[str]:
     mark = cost.simulated or cost.is_price_estimate
     useful = "-" if cost.goodput is None else f"{cost.goodput:.1%}"
-    sums = (cost.wasted_micros, cost.paid_micros, cost.on_demand_micros, cost.saved_micros)
-    monies = [money(micros, simulated=mark) for micros in sums]
+    nodes = [money(micros, simulated=mark) for micros in (cost.wasted_micros, cost.paid_micros)]
+    saved_ones = (cost.on_demand_micros, cost.saved_micros)
+    monies = [*nodes, *(money(micros, simulated=mark) for micros in saved_ones)]
+    if whole:
+        at_least = ">= " * cost.has_unpriced
+        total = money(cost.total_micros or 0, simulated=mark)
+        monies[2:2] = [f"{at_least}{money(cost.charged_micros)}", f"{at_least}{total}"]
     return [str(cost.jobs), span(cost.provisioned_ms), useful, *monies]
+
+
+def _charge_notes(response: CostsOut) -> list[str]:
+    """Divide what is beside the nodes, and name its prices."""
+    total = response.total
+    if not (total.charged_micros or total.has_unpriced):
+        return []
+    charges = total.charges.model_dump().items()
+    parts = [f"{word} {money(micros)}" for word, micros in charges]
+    text = f"beside the nodes: {' · '.join(parts)}"
+    text += ", without what has no known price" * total.has_unpriced
+    return [
+        f"{text}; limits and budgets count the nodes",
+        f"prices beside the nodes: {response.prices_source}, as of {response.prices_as_of}",
+    ]
 
 
 def _notes(response: CostsOut) -> list[str]:
@@ -315,6 +339,7 @@ def _notes(response: CostsOut) -> list[str]:
     mark = total.simulated or total.is_price_estimate
     parts = [f"{word} {money(micros, simulated=mark)}" for word, micros in wasted.items()]
     lines = [f"wasted: {' · '.join(parts)} · waiting {span(total.waiting_ms)} (free)"]
+    lines += _charge_notes(response)
     if response.left_out:
         lines.append(f"{response.left_out} more; raise --limit to see them")
     if response.pending:

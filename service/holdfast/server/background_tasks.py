@@ -134,7 +134,9 @@ def _store_tasks(settings: Settings, services: Services) -> Sequence[BackgroundT
     if services.open_bucket is None:
         return ()
     # The bills of jobs contain these requests.
-    open_bucket = MeteredBuckets(services.open_bucket, services.retention_queue).open
+    open_bucket = MeteredBuckets(
+        services.open_bucket, services.retention_queue, services.clock
+    ).open
     importer = ReportImporter(
         journal=services.journal,
         incarnations=services.incarnations,

@@ -2,7 +2,8 @@
 
 One transaction removes a job from every list and records the removal. The rest of its rows, and its files, are removed afterwards
 in small steps, each of which may be interrupted and repeated. The first event of the job, which names its store, is removed last.
-Rows of `ledgers`, `launches` and `submissions` stay: sums of costs are unchanged, and no launch becomes unknown. So do those of `place_observations`,
+Rows of `ledgers`, `launches` and `submissions` stay: sums of costs are unchanged, and no launch becomes unknown. What a job costs beside
+its nodes ends with its removal, since nothing more becomes known of its store. So do those of `place_observations`,
 `launch_starts` and `unhealthy_gpus`: the market and the machines outlive the job.
 """
 
@@ -60,6 +61,7 @@ from holdfast.store.tables.launches import (
     node_commands,
     node_terminals,
     rendezvous,
+    store_request_days,
     upkeep,
 )
 from holdfast.store.tables.metrics import gpu_readings, metric_block_marks, metric_blocks
@@ -67,7 +69,7 @@ from holdfast.store.tables.metrics import gpu_readings, metric_block_marks, metr
 MAX_ROWS: Final = 2000
 """Rows that one transaction removes. A lower value adds transactions; a higher value lets other writers wait longer."""
 _WITH_JOB: Final = (
-    *(watches, upkeep, musters, rendezvous, node_commands, node_terminals),
+    *(watches, upkeep, store_request_days, musters, rendezvous, node_commands, node_terminals),
     *(report_marks, job_secrets, job_tags, gpu_readings),
 )
 """Removed with the job: other parts of the service find work in them."""
@@ -228,6 +230,7 @@ class Removals:
                 why = f"job {dependent} resumes from its checkpoints; wait until that has saved one, or keep the checkpoints"
                 raise _refusal(job.id, why)
             connection.execute(insert(removed_jobs).values(**row))
+            rollups.end_charges(connection, job.id, now)
             keep_cost(connection, job)
             connection.execute(delete(jobs).where(jobs.c.id == job.id))
             for table in _WITH_JOB:

@@ -6,16 +6,22 @@ protects nothing: two replicas that process one store at once delete the same ob
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
-from typing import Any
+from datetime import date, datetime, timedelta
+from typing import Any, Final
 
 from holdfast_worker.protocol.store_usage import NO_USAGE, StoreUsage
 from sqlalchemy import Connection, Engine, insert, select, update
 
+from holdfast.domain.charges.charges import UNKNOWN_STORE, KnownStore
+from holdfast.domain.charges.store_usage import DatedUsage
 from holdfast.store.database import reading, writing
-from holdfast.store.tables.launches import store_places, upkeep
+from holdfast.store.tables.billing import ledgers
+from holdfast.store.tables.jobs import job_events
+from holdfast.store.tables.launches import store_places, store_request_days, upkeep
+
+_COUNTERS: Final = ("store_gets", "store_lists", "store_deletes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,22 +93,37 @@ class RetentionQueue:
                 for row in rows
             }
 
-    def add_requests(self, job_id: str, usage: StoreUsage) -> None:
-        """Count requests of the service to the store of a job; without a row they are not counted."""
-        counted = {
-            upkeep.c.store_gets: upkeep.c.store_gets + usage.gets,
-            upkeep.c.store_lists: upkeep.c.store_lists + usage.lists,
-            upkeep.c.store_deletes: upkeep.c.store_deletes + usage.deletes,
-        }
+    def add_requests(self, job_id: str, usage: StoreUsage, day: date) -> None:
+        """Count requests of the service to the store of a job; without a row they are not counted.
+
+        `day`: in UTC.
+        """
+        counts = usage.gets, usage.lists, usage.deletes
+        numbers = dict(zip(_COUNTERS, counts, strict=True))
+        mine, of_day = upkeep.c.job_id == job_id, store_request_days.c.day == day.isoformat()
+        that_day = of_day, store_request_days.c.job_id == job_id
         with writing(self._engine) as connection:
-            connection.execute(update(upkeep).where(upkeep.c.job_id == job_id).values(counted))
+            more = {name: upkeep.c[name] + number for name, number in numbers.items()}
+            if not connection.execute(update(upkeep).where(mine).values(more)).rowcount:
+                return
+            more = {name: store_request_days.c[name] + number for name, number in numbers.items()}
+            if not connection.execute(
+                update(store_request_days).where(*that_day).values(more)
+            ).rowcount:
+                row = {"job_id": job_id, "day": day.isoformat(), **numbers}
+                connection.execute(insert(store_request_days).values(row))
+            stale = update(ledgers).where(ledgers.c.job_id == job_id).values(charged_by="")
+            connection.execute(stale)
 
     def requests(self, job_id: str) -> StoreUsage:
         """The counted requests of the service to the store of a job."""
-        columns = upkeep.c.store_gets, upkeep.c.store_lists, upkeep.c.store_deletes
         with reading(self._engine) as connection:
-            row = connection.execute(select(*columns).where(upkeep.c.job_id == job_id)).first()
-        return StoreUsage(gets=row[0], lists=row[1], deletes=row[2]) if row else NO_USAGE
+            return read_requests(connection, [job_id]).get(job_id, NO_USAGE)
+
+    def known_store(self, job_id: str, store: str) -> KnownStore:
+        """What the service knows of the store of a job; `store` is empty without one."""
+        with reading(self._engine) as connection:
+            return known_stores(connection, {job_id: store})[job_id]
 
     def place_of(self, store: str) -> str:
         """Where a store is, as it said at an earlier visit; empty if unknown."""
@@ -115,10 +136,18 @@ class RetentionQueue:
         bucket = _bucket(store)
         mine = store_places.c.bucket == bucket
         with writing(self._engine) as connection:
-            if not connection.execute(
-                update(store_places).where(mine).values(place=place)
-            ).rowcount:
+            known = connection.execute(select(store_places.c.place).where(mine)).scalar()
+            if known == place:
+                return
+            if known is None:
                 connection.execute(insert(store_places).values(bucket=bucket, place=place))
+            else:
+                connection.execute(update(store_places).where(mine).values(place=place))
+            # What the jobs of this store cost beside their nodes depends on its place.
+            url = job_events.c.body["spec", "holdfast", "checkpoint", "store"].as_string()
+            first = job_events.c.seq == 1, url.startswith(bucket, autoescape=True)
+            of_store = ledgers.c.job_id.in_(select(job_events.c.job_id).where(*first))
+            connection.execute(update(ledgers).where(of_store).values(charged_by=""))
 
     def _release(self, lease: RetentionLease, due_at: datetime | None, **result: Any) -> None:
         mine = update(upkeep).where(upkeep.c.job_id == lease.job_id)
@@ -128,6 +157,50 @@ class RetentionQueue:
             # A replica that leased the store after this lease expired schedules the next run
             # itself.
             connection.execute(mine.where(upkeep.c.due_at == lease.until).values(due_at=due_at))
+
+
+def known_stores(connection: Connection, stores: Mapping[str, str]) -> dict[str, KnownStore]:
+    """What the service knows of the stores of jobs, by job; a store is empty without one."""
+    job_ids = [job_id for job_id, store in stores.items() if store]
+    if not job_ids:
+        return dict.fromkeys(stores, UNKNOWN_STORE)
+    requests = read_requests(connection, job_ids)
+    days: dict[str, list[DatedUsage]] = {}
+    table = store_request_days.c
+    query = select(table.job_id, *(table[name] for name in _COUNTERS), table.day)
+    for row in connection.execute(query.where(table.job_id.in_(job_ids)).order_by(table.day)):
+        used = DatedUsage(0, date.fromisoformat(row.day), _usage(row))
+        days.setdefault(row.job_id, []).append(used)
+    places = read_places(connection)
+    return {
+        job_id: KnownStore(
+            requests.get(job_id, NO_USAGE),
+            tuple(days.get(job_id, ())),
+            place_in(places, store),
+        )
+        for job_id, store in stores.items()
+    }
+
+
+def read_requests(connection: Connection, job_ids: Iterable[str]) -> dict[str, StoreUsage]:
+    """The counted requests of the service by job."""
+    query = select(upkeep.c.job_id, *(upkeep.c[name] for name in _COUNTERS))
+    query = query.where(upkeep.c.job_id.in_(list(job_ids)))
+    return {row.job_id: _usage(row) for row in connection.execute(query)}
+
+
+def read_places(connection: Connection) -> dict[str, str]:
+    """The known places of stores, by bucket."""
+    return {row.bucket: row.place for row in connection.execute(select(store_places))}
+
+
+def place_in(places: Mapping[str, str], store: str) -> str:
+    """The place of a store among those of `read_places`; empty if unknown, and without a store."""
+    return places.get(_bucket(store), "")
+
+
+def _usage(row: Any) -> StoreUsage:
+    return StoreUsage(gets=row.store_gets, lists=row.store_lists, deletes=row.store_deletes)
 
 
 def _bucket(store: str) -> str:

@@ -17,6 +17,7 @@ from holdfast.domain.charges.charges import (
     region_of,
 )
 from holdfast.domain.charges.resource_prices import ResourcePrices
+from holdfast.domain.charges.store_usage import DatedUsage
 from holdfast.domain.events import CheckpointsRemoved, Event, Removal, RestoreStarted, Submitted
 from holdfast.domain.events.values import StoreCounts
 from holdfast_worker.protocol.store_usage import StoreUsage
@@ -269,3 +270,15 @@ def test_warning_names_both_regions_and_the_dollars() -> None:
 )
 def test_no_warning_where_a_place_is_the_same_or_unknown(store: str, nodes: str) -> None:
     assert placement_warning(store, nodes, GIB, PRICES) == ""
+
+
+def test_requests_of_the_service_count_on_their_days() -> None:
+    day = at(5 * 24 * HOUR_S).date()
+    dated = DatedUsage(0, day, StoreUsage(lists=2000))
+    known = KnownStore(StoreUsage(lists=3000), (dated,))
+
+    found = _charges(_restoring(0, "aws/us-east-1"), known=known)
+
+    [line] = [line for line in found.lines if line.category is Category.REQUESTS]
+    assert [(part.day, part.quantity) for part in line.parts] == [(at(0).date(), 1000), (day, 2000)]
+    assert line.micros == 15_000

@@ -11,17 +11,19 @@ from typing import Any
 import pytest
 from holdfast.domain.billing.allocation import CostAllocation
 from holdfast.domain.billing.bill import compute_bill
+from holdfast.domain.charges.charge_shares import KeptStorage
 from holdfast.domain.events import CancelRequested, Event, Outcome, PriceChanged
 from holdfast.domain.preemptions.placements import PlacementRecord
 from holdfast.store.billing.bills import (
     ROLLUP_VERSION,
     BillRollups,
     JobHistory,
-    allocation_row,
     hour_rows,
     placement_row,
 )
-from holdfast.store.billing.costs import AMOUNTS, CostQueries, CostRequest, GroupBy
+from holdfast.store.billing.charge_rows import ledger_rows
+from holdfast.store.billing.cost_request import CostRequest, GroupBy
+from holdfast.store.billing.costs import AMOUNTS, CostQueries
 from holdfast.store.journal import Journal
 from holdfast.store.queries import Queries
 from holdfast.store.tables.billing import (
@@ -165,9 +167,7 @@ def test_rollup_rows_match_a_recomputation_from_the_log(engine: Engine, costs: C
 
     assert 10 < len(mine) < 30
     assert collected["ledger_shares"] == {
-        _row(ledger_shares, allocation_row(item.history, share))
-        for item in mine
-        for share, _ in item.rows
+        _row(ledger_shares, row) for item in mine for row in ledger_rows(item.ended_rows)
     }
     assert collected["ledger_hours"] == {_row(ledger_hours, row) for i in mine for c in i.placements for row in hour_rows(i.history, c)}  # fmt: skip
     assert collected["ledger_placements"] == {_row(ledger_placements, placement_row(i.history, c)) for i in mine for c in i.placements}  # fmt: skip
@@ -282,5 +282,6 @@ def test_rollup_version_matches_the_stored_fields() -> None:
     assert len(fields(CostAllocation)) == 11
     assert len(fields(PlacementRecord)) == 26
     assert len(fields(JobHistory)) == 8
-    assert ROLLUP_VERSION == 5
+    assert len(fields(KeptStorage)) == 4
+    assert ROLLUP_VERSION == 6
     assert date.fromisoformat("2026-03-01") == DAWN.date()

@@ -11,7 +11,8 @@ import pytest
 from holdfast.domain.events import CapacityLost, Event, PriceChanged
 from holdfast.domain.jobs.job import State
 from holdfast.store.billing.bills import BillRollups
-from holdfast.store.billing.costs import CostQueries, CostRequest, GroupBy
+from holdfast.store.billing.cost_request import CostRequest, GroupBy
+from holdfast.store.billing.costs import CostQueries
 from holdfast.store.billing.preemption_costs import PreemptionCostQueries
 from holdfast.store.billing.preemptions import LossBy, LossRequest, PreemptionQueries
 from holdfast.store.billing.rollup_cache import MAX_ANSWER_LENGTH

@@ -4,7 +4,8 @@ import { useMemo } from 'react'
 import { Link } from 'react-router'
 import { useSweepCosts, useSweeps } from '../../api/fleet'
 import type { Cost, Sweep } from '../../api/types'
-import { count, many } from '../../format'
+import { totalOf } from '../../charts/daily-costs'
+import { count, exactMoney, many } from '../../format'
 import { ENDED_STATES } from '../../phases'
 import { Absent, Money } from '../../ui/number'
 import { Panel } from '../../ui/panel'
@@ -47,7 +48,8 @@ const columnsOf = (costs: ReadonlyMap<string, Cost>): Column<Sweep>[] => [
   { name: 'states', title: 'Jobs', value: (sweep) => statesText(sweep.states), cell: (sweep) => statesText(sweep.states) || <Absent why="all jobs were removed" /> },
   { name: 'parameters', title: 'Parameters', value: (sweep) => paramsText(sweep), cell: (sweep) => <span title={paramsText(sweep)}>{Object.entries(sweep.params).map(([name, values]) => `${name} × ${values.length}`).join(', ')}</span> },
   { name: 'paid_usd', title: 'Paid', numeric: true, by: 'cost of its jobs, and of their copies', value: ({ id }) => (costs.get(id)?.paid_micros ?? 0) / 1e6, cell: ({ id }) => <Paid cost={costs.get(id)} /> },
-  { name: 'budget_usd', title: 'Budget', numeric: true, by: 'maximum cost of all jobs together', value: (sweep) => (sweep.max_cost_usd === null ? null : Number(sweep.max_cost_usd)), cell: (sweep) => (sweep.max_cost_usd === null ? <Absent why="no maximum" /> : `$${sweep.max_cost_usd}`) },
+  { name: 'total_usd', title: 'Total', numeric: true, by: 'total = paid + beside the nodes: storage, requests, egress and disks', value: ({ id }) => totalUsd(costs.get(id)), cell: ({ id }) => <Total cost={costs.get(id)} /> },
+  { name: 'budget_usd', title: 'Budget', numeric: true, by: 'maximum cost of the nodes of all jobs together', value: (sweep) => (sweep.max_cost_usd === null ? null : Number(sweep.max_cost_usd)), cell: (sweep) => (sweep.max_cost_usd === null ? <Absent why="no maximum" /> : `$${sweep.max_cost_usd}`) },
   { name: 'project', title: 'Project', value: (sweep) => sweep.project, cell: (sweep) => sweep.project },
   { name: 'owner', title: 'Owner', value: (sweep) => sweep.owner, cell: (sweep) => sweep.owner ?? <Absent why="service owner" /> },
   { name: 'created_at', title: 'Submitted', value: (sweep) => sweep.created_at, cell: (sweep) => <Ago at={sweep.created_at} /> },
@@ -56,6 +58,14 @@ const columnsOf = (costs: ReadonlyMap<string, Cost>): Column<Sweep>[] => [
 function Paid({ cost }: { cost: Cost | undefined }) {
   if (!cost) return <Absent why="no costs yet" />
   return <Money micros={cost.paid_micros} simulated={cost.simulated} estimate={cost.is_price_estimate} by="cost of its jobs, and of their copies" />
+}
+
+const totalUsd = (cost: Cost | undefined): number => (cost ? totalOf(cost) / 1e6 : 0)
+
+function Total({ cost }: { cost: Cost | undefined }) {
+  if (!cost) return <Absent why="no costs yet" />
+  const parts = `= paid ${exactMoney(cost.paid_micros)} + beside the nodes ${exactMoney(cost.charged_micros)}`
+  return <>{cost.has_unpriced && '≥ '}<Money micros={totalOf(cost)} simulated={cost.simulated} estimate={cost.is_price_estimate} by={`${parts}${cost.has_unpriced ? ', without what has no known price' : ''}`} /></>
 }
 
 const paramsText = (sweep: Sweep): string => Object.entries(sweep.params).map(([name, values]) => `${name}: ${values.join(', ')}`).join('; ')

@@ -18,6 +18,7 @@ from holdfast.api.schemas.billing import (
     BillOut,
     ChargeOut,
     ChargesOut,
+    ChargeSumsOut,
     CostOut,
     CostsOut,
     GroupOut,
@@ -47,9 +48,8 @@ from holdfast.domain.billing.group_timeline import (
 from holdfast.domain.billing.phases import Phase
 from holdfast.domain.billing.rate import to_ms, to_time
 from holdfast.domain.charges.charges import (
-    UNKNOWN_STORE,
+    Category,
     Charges,
-    KnownStore,
     compute_charges,
     store_url,
 )
@@ -58,7 +58,8 @@ from holdfast.domain.events import PREEMPTION_CAUSES, CapacityLost, Cause, Event
 from holdfast.domain.jobs.job import Job
 from holdfast.errors import BadRequest
 from holdfast.services import Services
-from holdfast.store.billing.costs import CostReport, CostRequest, CostTotal, GroupBy
+from holdfast.store.billing.cost_request import CostRequest, GroupBy
+from holdfast.store.billing.costs import CostReport, CostTotal
 from holdfast.store.journal import RecordedEvent
 
 bills_router = Router(prefix="/v1")
@@ -116,14 +117,9 @@ def bill_now(
 
 def job_charges(services: Services, job: Job, account: Bill, facts: Sequence[Event]) -> Charges:
     """Return the charges of a job beside its bill, which was computed from the same events."""
-    queue, store = services.retention_queue, store_url(facts)
-    return compute_charges(
-        account,
-        facts,
-        services.resource_prices,
-        services.clock.now(),
-        KnownStore(queue.requests(job.id), queue.place_of(store)) if store else UNKNOWN_STORE,
-    )
+    known = services.retention_queue.known_store(job.id, store_url(facts))
+    now = services.clock.now()
+    return compute_charges(account, facts, services.resource_prices, now, known)
 
 
 def charges_view(charges: Charges) -> ChargesOut:
@@ -404,6 +400,8 @@ def list_costs(
         left_out=found.left_out,
         total=_view(found.total),
         pending=found.pending,
+        prices_source=services.resource_prices.source,
+        prices_as_of=services.resource_prices.as_of,
     )
 
 
@@ -448,6 +446,12 @@ def _view(cost: CostTotal, *, each: bool = False) -> CostOut:
         goodput_with_waiting=ms.useful / whole_ms if whole_ms else None,
         simulated=cost.simulated,
         is_price_estimate=cost.is_price_estimate,
+        charges=ChargeSumsOut(
+            **{category: cost.charges[f"{category}_micros"] for category in Category}
+        ),
+        charged_micros=cost.charged_micros,
+        total_micros=cost.total_micros,
+        has_unpriced=cost.has_unpriced,
     )
 
 
@@ -465,6 +469,8 @@ def _costs_csv(question: CostRequest, found: CostReport) -> Response:
         *(f"{phase}_s" for phase in PHASES),
         *("node_s", *(f"{phase}_usd" for phase in PHASES), "adjusted_usd", "paid_usd"),
         *("on_demand_usd", "saved_usd", "wasted_usd", "simulated", "estimate"),
+        *(f"{category}_usd" for category in Category),
+        *("charged_usd", "total_usd", "unpriced"),
     )
     rows = [
         (
@@ -477,6 +483,8 @@ def _costs_csv(question: CostRequest, found: CostReport) -> Response:
             *(usd(cost.amounts["on_demand_micros"]), usd(cost.saved_micros)),
             usd(cost.wasted_micros),
             *(str(cost.simulated).lower(), str(cost.is_price_estimate).lower()),
+            *(usd(cost.charges[f"{category}_micros"]) for category in Category),
+            *(usd(cost.charged_micros), usd(cost.total_micros), str(cost.has_unpriced).lower()),
         )
         for cost in found.totals
     ]

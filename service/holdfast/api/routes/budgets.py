@@ -17,7 +17,8 @@ from holdfast.domain.budgets import Budget, BudgetBalance, BudgetScope, Month, O
 from holdfast.domain.jobfile.limits import MICROS_PER_USD, Usd
 from holdfast.errors import BadLimits, NotFound, ValidationIssue
 from holdfast.services import Services
-from holdfast.store.billing.costs import CostRequest, CostTotal, GroupBy
+from holdfast.store.billing.cost_request import CostRequest, GroupBy
+from holdfast.store.billing.costs import CostTotal
 
 router = Router(prefix="/v1/budgets", tags=["budgets"])
 

@@ -319,6 +319,15 @@ class BudgetOut(Schema):
     )
 
 
+class ChargeSumsOut(Schema):
+    """Micro-dollars beside the nodes, as far as prices are known."""
+
+    storage: int = Field(default=0, description="Stored checkpoints.")
+    requests: int = Field(default=0, description="Requests to checkpoint stores.")
+    egress: int = Field(default=0, description="Bytes between nodes and stores.")
+    disks: int = Field(default=0, description="Disks of rented nodes.")
+
+
 class CostOut(Schema):
     """One total: milliseconds and micro-dollars."""
 
@@ -330,7 +339,9 @@ class CostOut(Schema):
         default=None,
         description="Key of `each`, in the format of `key`; null without `each`.",
     )
-    jobs: int = Field(description="Number of jobs included.")
+    jobs: int = Field(
+        description="Number of jobs with time in it. What they cost beside the nodes may be of further jobs."
+    )
     waiting_ms: int
     ms: PhasesOut
     provisioned_ms: int
@@ -347,6 +358,18 @@ class CostOut(Schema):
     goodput_with_waiting: float | None
     simulated: bool = Field(description="True if any price is simulated.")
     is_price_estimate: bool = Field(description="True if any price is unknown and assumed high.")
+    charges: ChargeSumsOut = Field(
+        default_factory=ChargeSumsOut, description="What is beside the nodes, in micro-dollars."
+    )
+    charged_micros: int = Field(default=0, description="Total of `charges`.")
+    total_micros: int | None = Field(
+        default=None,
+        description="`paid_micros` and `charged_micros`; null from earlier versions. Limits and budgets count `paid_micros` alone.",
+    )
+    has_unpriced: bool = Field(
+        default=False,
+        description="True if something beside the nodes has no known price, which `charges` lacks.",
+    )
 
 
 class CostsOut(Schema):
@@ -359,10 +382,15 @@ class CostsOut(Schema):
     since: date | None = Field(description="First day in UTC; null: no lower limit.")
     until: date | None = Field(description="Last day in UTC; null: until now.")
     costs: list[CostOut] = Field(
-        description="Most expensive first; by day, oldest first and within a day most expensive first."
+        description="Most expensive nodes first; by day, oldest first and within a day most expensive nodes first."
     )
     left_out: int = Field(description="Number of totals beyond `limit`.")
     total: CostOut = Field(description="Grand total, including those beyond `limit`.")
     pending: int = Field(
-        description="Jobs that ended a moment ago, or before an upgrade, and are not included yet."
+        description="Jobs that ended a moment ago, or before an upgrade or a change of prices beside the nodes, and are not included with their current values yet."
     )
+    prices_source: str | None = Field(
+        default=None,
+        description="Price list of what is beside the nodes; null from earlier versions.",
+    )
+    prices_as_of: str | None = Field(default=None, description="Date of that list.")

@@ -82,7 +82,7 @@ def allocate_costs(account: Bill, since: int = 1) -> list[CostAllocation]:
     for line in account.adjustments:
         if line.attempt < since:
             continue
-        sums[line.attempt, line.zone, _day(ends[line.attempt])].adjusted_micros += line.micros
+        sums[line.attempt, line.zone, day_of(ends[line.attempt])].adjusted_micros += line.micros
     marks = {item.attempt: item for item in account.attempts}
     return [
         CostAllocation(
@@ -106,14 +106,14 @@ def split_by_day(begin_ms: int, end_ms: int) -> Iterator[tuple[date, int, int]]:
     """Split a span at midnight UTC; each part with its day. An empty span has no parts."""
     while begin_ms < end_ms:
         midnight = (begin_ms // MS_PER_DAY + 1) * MS_PER_DAY
-        yield _day(begin_ms), begin_ms, min(midnight, end_ms)
+        yield day_of(begin_ms), begin_ms, min(midnight, end_ms)
         begin_ms = midnight
 
 
 def _spans_by_day(spans: tuple[Span, ...]) -> list[tuple[date, list[Span]]]:
     days: defaultdict[date, list[Span]] = defaultdict(list)
     if spans and spans[0].begin_ms // MS_PER_DAY == (spans[-1].end_ms - 1) // MS_PER_DAY:
-        return [(_day(spans[0].begin_ms), list(spans))]
+        return [(day_of(spans[0].begin_ms), list(spans))]
     for span in spans:
         for day, begin_ms, end_ms in split_by_day(span.begin_ms, span.end_ms):
             days[day].append(Span(span.phase, begin_ms, end_ms))
@@ -157,7 +157,8 @@ def _free_since(account: Bill) -> int:
     return last[0].end_ms if last else to_ms(account.submitted_at)
 
 
-def _day(at_ms: int) -> date:
+def day_of(at_ms: int) -> date:
+    """The day in UTC of a time in milliseconds since 1970."""
     return _date(at_ms // MS_PER_DAY)
 
 

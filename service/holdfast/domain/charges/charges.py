@@ -1,26 +1,28 @@
 """Charges of a job beside its nodes: storage, requests, egress and disks. Pure.
 
 Each line is a quantity times the price of a unit, as integers, rounded down once. The lines add up to `Charges.micros`, and with the
-nodes to the whole bill. What has no known price has a line without an amount, so that it is seen.
+nodes to the whole bill. What has no known price has a line without an amount, so that it is seen. The parts of a line state by
+attempt, zone and day what it counts, for totals over jobs.
 """
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import date, datetime
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from holdfast_worker.protocol.object_stores import FILES, OWN_SERVER
 from holdfast_worker.protocol.store_usage import NO_USAGE, StoreUsage
 
+from holdfast.domain.billing.allocation import day_of, split_by_day
 from holdfast.domain.billing.bill import AttemptBill, Bill
 from holdfast.domain.billing.rate import MS_PER_HOUR, to_ms
 from holdfast.domain.charges.resource_prices import ELSEWHERE, ResourcePrices
-from holdfast.domain.charges.store_usage import JobStoreUsage
+from holdfast.domain.charges.store_usage import DatedUsage, JobStoreUsage
 from holdfast.domain.events import Event, Submitted
 from holdfast.domain.jobfile.spec import Engine, JobPart, JobSpec
 from holdfast.domain.planning.places import zone_region
@@ -59,7 +61,7 @@ class Unit(StrEnum):
     DISK_MONTH = "disk-month"
 
 
-_PER: Final = {
+PER: Final = {
     Unit.GIB_MONTH: GIB * MS_PER_MONTH,
     Unit.REQUESTS: 1000,
     Unit.GIB: GIB,
@@ -76,6 +78,18 @@ class DiskSpec:
     tier: str = DEFAULT_TIER
 
 
+@dataclass(frozen=True, slots=True)
+class ChargePart:
+    """What a line counts of one attempt in one zone on one day."""
+
+    attempt: int
+    """0: of no attempt, as stored checkpoints and requests of the service."""
+    zone: str
+    """Zone of the nodes; empty without an attempt."""
+    day: date
+    quantity: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Charge:
     """One line of a bill beside the nodes."""
@@ -85,21 +99,26 @@ class Charge:
     """What was used, in words."""
     place: str
     """Where, or from where to where; empty if unknown."""
-    quantity: int
-    """In the smallest unit; see `_PER`."""
+    parts: Sequence[ChargePart]
+    """In the order of time, as far as known."""
     unit: Unit
     unit_micros: int | None
     """Price of a unit; None if unknown."""
 
     @property
+    def quantity(self) -> int:
+        """In the smallest unit; see `PER`."""
+        return sum(part.quantity for part in self.parts)
+
+    @property
     def micros(self) -> int:
         """The amount; 0 without a price."""
-        return self.quantity * (self.unit_micros or 0) // _PER[self.unit]
+        return self.quantity * (self.unit_micros or 0) // PER[self.unit]
 
     @property
     def units(self) -> str:
         """The quantity as a decimal number of units, rounded down to a millionth."""
-        whole, rest = divmod(self.quantity * 1_000_000 // _PER[self.unit], 1_000_000)
+        whole, rest = divmod(self.quantity * 1_000_000 // PER[self.unit], 1_000_000)
         return f"{whole}.{rest:06d}"
 
 
@@ -133,6 +152,8 @@ class KnownStore:
 
     requests: StoreUsage = NO_USAGE
     """Its own requests for the job."""
+    dated: tuple[DatedUsage, ...] = ()
+    """Those among them whose day is known, in order."""
     place: str = ""
     """Where the store said that it is; empty if unknown."""
 
@@ -151,28 +172,59 @@ def compute_charges(
 
     Stored checkpoints cost until `now`, also after the end of the job. `known`: what the service itself knows of the store.
     """
-    facts = tuple(events)
-    spec = JobSpec.from_stored(_submitted(facts).spec)
-    usage = JobStoreUsage.from_events(facts)
-    place = store_place(spec, prices, usage.place, known.place)
-    nodes = {item.attempt: attempt_region(spec, item) for item in account.attempts}
-    lines = [
-        *_storage(usage, place, prices, to_ms(now)),
-        *_requests("nodes", _total(usage.by_attempt.values()), place, prices),
-        *_requests("the service", known.requests, place, prices),
-        *_egress(usage, place, nodes, prices),
-        *_disks(spec, account, prices),
-    ]
-    return Charges(
-        until=now,
-        store_place=place,
-        lines=tuple(line for line in lines if line.quantity),
-        prices_source=prices.source,
-        prices_as_of=prices.as_of,
-        warning=placement_warning(
-            place, next(reversed(nodes.values()), ""), usage.newest_bytes, prices
-        ),
-    )
+    return ChargeBasis.from_events(events).charges(account, prices, now, known)
+
+
+@dataclass(frozen=True, slots=True)
+class ChargeBasis:
+    """What the events of a job say about its charges."""
+
+    submitted: Submitted
+    spec: JobSpec
+    usage: JobStoreUsage
+
+    @classmethod
+    def from_events(cls, events: Iterable[Event]) -> ChargeBasis:
+        """Collect it from all events of a job, in their order."""
+        facts = tuple(events)
+        submission = _submitted(facts)
+        return cls(
+            submission, JobSpec.from_stored(submission.spec), JobStoreUsage.from_events(facts)
+        )
+
+    def charges(
+        self, account: Bill, prices: ResourcePrices, now: datetime, known: KnownStore
+    ) -> Charges:
+        """The charges beside a bill, which was computed from the same events."""
+        usage, spec = self.usage, self.spec
+        place = store_place(spec, prices, usage.place, known.place)
+        nodes = {item.attempt: attempt_region(spec, item) for item in account.attempts}
+        zones = {item.attempt: item.zone for item in account.attempts}
+        # The events may be of a clock that is ahead.
+        until_ms = max(to_ms(now), usage.changed_ms)
+        lines = [
+            *_storage(usage, place, prices, until_ms),
+            *_requests("nodes", usage.reported, zones, place, prices),
+            *_requests("the service", self._visits(known), {}, place, prices),
+            *_egress(usage, place, nodes, zones, prices),
+            *disk_charges(DiskRates(spec, prices), account.attempts),
+        ]
+        return Charges(
+            until=now,
+            store_place=place,
+            lines=tuple(line for line in lines if line.quantity),
+            prices_source=prices.source,
+            prices_as_of=prices.as_of,
+            warning=placement_warning(
+                place, next(reversed(nodes.values()), ""), usage.newest_bytes, prices
+            ),
+        )
+
+    def _visits(self, known: KnownStore) -> Iterator[DatedUsage]:
+        """Requests of the service by day; those of unknown days count for the day of the submission."""
+        undated = known.requests - _total(known.dated)
+        yield DatedUsage(0, day_of(to_ms(self.submitted.at)), undated)
+        yield from known.dated
 
 
 def store_url(events: Iterable[Event]) -> str:
@@ -250,81 +302,134 @@ def _usd(micros: int) -> str:
     return f"${micros / 1_000_000:.{digits}f}"
 
 
-def _total(usages: Iterable[StoreUsage]) -> StoreUsage:
-    return sum(usages, NO_USAGE)
+def _total(usages: Iterable[DatedUsage]) -> StoreUsage:
+    return sum((item.usage for item in usages), NO_USAGE)
 
 
 def _storage(
-    usage: JobStoreUsage, place: str, prices: ResourcePrices, now_ms: int
+    usage: JobStoreUsage, place: str, prices: ResourcePrices, until_ms: int
 ) -> Iterator[Charge]:
+    days = sorted(usage.byte_ms_by_day(until_ms).items())
     yield Charge(
         category=Category.STORAGE,
         item="stored checkpoints",
         place=place,
-        quantity=usage.byte_ms(now_ms),
+        parts=[ChargePart(0, "", day, byte_ms) for day, byte_ms in days],
         unit=Unit.GIB_MONTH,
         unit_micros=prices.storage_micros(place),
     )
 
 
-def _requests(who: str, usage: StoreUsage, place: str, prices: ResourcePrices) -> Iterator[Charge]:
+def _requests(
+    who: str,
+    usages: Iterable[DatedUsage],
+    zones: Mapping[int, str],
+    place: str,
+    prices: ResourcePrices,
+) -> Iterator[Charge]:
+    used = tuple(usages)
     for kind, counter in _COUNTERS.items():
         yield Charge(
             category=Category.REQUESTS,
             item=f"{kind.upper()} of {who}",
             place=place,
-            quantity=getattr(usage, counter),
+            parts=[_part(item, zones, getattr(item.usage, counter)) for item in used],
             unit=Unit.REQUESTS,
             unit_micros=prices.request_micros(place, kind),
         )
 
 
+def _part(item: DatedUsage, zones: Mapping[int, str], quantity: int) -> ChargePart:
+    return ChargePart(item.attempt, zones.get(item.attempt, ""), item.day, quantity)
+
+
 def _egress(
-    usage: JobStoreUsage, store: str, nodes: Mapping[int, str], prices: ResourcePrices
+    usage: JobStoreUsage,
+    store: str,
+    nodes: Mapping[int, str],
+    zones: Mapping[int, str],
+    prices: ResourcePrices,
 ) -> Iterator[Charge]:
     """Bytes between the nodes and the store; free ones, as within a region, have no line."""
-    moved: defaultdict[tuple[str, str, str], int] = defaultdict(int)
-    for attempt, used in usage.by_attempt.items():
-        region = nodes.get(attempt, "")
-        moved["from nodes to the store", region, store] += used.uploaded_bytes
-        moved["from the store to nodes", store, region] += used.downloaded_bytes
-    for (item, source, target), size in moved.items():
+    moved: defaultdict[tuple[str, str, str], list[ChargePart]] = defaultdict(list)
+    for item in usage.reported:
+        region, used = nodes.get(item.attempt, ""), item.usage
+        up, down = used.uploaded_bytes, used.downloaded_bytes
+        moved["from nodes to the store", region, store].append(_part(item, zones, up))
+        moved["from the store to nodes", store, region].append(_part(item, zones, down))
+    for (name, source, target), parts in moved.items():
         micros = prices.egress_micros(source, target)
         if micros == 0:
             continue
         yield Charge(
             category=Category.EGRESS,
-            item=item,
+            item=name,
             place=f"{source or 'unknown'} -> {target or 'unknown'}",
-            quantity=size,
+            parts=parts,
             unit=Unit.GIB,
             unit_micros=micros,
         )
 
 
-def _disks(spec: JobSpec, account: Bill, prices: ResourcePrices) -> Iterator[Charge]:
+class DiskRate(NamedTuple):
+    """The disk of a node in a zone."""
+
+    place: str
+    item: str
+    unit_micros: int | None
+    """Price for a month; None if unknown."""
+
+
+class DiskRates:
+    """The disks of a job and their prices, each looked up once."""
+
+    def __init__(self, spec: JobSpec, prices: ResourcePrices) -> None:
+        self._parts = {part.name: part for part in spec.parts}
+        self._default = spec.parts[0]
+        self._prices = prices
+        self._known: dict[tuple[str, str, str], DiskRate] = {}
+        self.is_rented: Final = spec.engine is Engine.SKYPILOT
+        """Whether its nodes are of a cloud, which takes something for their disks."""
+
+    def find(self, group: str, zone: str, cloud: str) -> DiskRate:
+        """The disk of a node of a group in a zone of a cloud."""
+        key = group, zone, cloud
+        if (rate := self._known.get(key)) is None:
+            rate = self._known[key] = self._look_up(group, zone, cloud)
+        return rate
+
+    def _look_up(self, group: str, zone: str, cloud: str) -> DiskRate:
+        disk = disk_of(self._parts.get(group) or self._default, cloud)
+        place = region_of(zone, cloud)
+        price = self._prices.disk_price(place, disk.tier)
+        unit = None if price is None else price.gib_micros * disk.size_gib + price.disk_micros
+        return DiskRate(place, f"disks of {disk.size_gib} GiB, {disk.tier}", unit)
+
+
+def disk_charges(rates: DiskRates, attempts: Iterable[AttemptBill]) -> Iterator[Charge]:
     """The disks of rented nodes while they ran, by place and kind."""
-    if spec.engine is not Engine.SKYPILOT:
+    if not rates.is_rented:
         return
-    parts = {part.name: part for part in spec.parts}
-    node_ms: defaultdict[tuple[str, DiskSpec], int] = defaultdict(int)
-    for item in account.attempts:
+    stood: dict[DiskRate, list[ChargePart]] = {}
+    for item in attempts:
         for group in item.groups:
             for stay in group.stays:
-                cloud = stay.placed.cloud or item.cloud
-                disk = disk_of(parts.get(group.name) or spec.parts[0], cloud)
+                placed = stay.placed
+                rate = rates.find(group.name, placed.zone, placed.cloud or item.cloud)
+                parts = stood.setdefault(rate, [])
                 bounds = stay.bounds_ms(item.begin_ms, item.end_ms)
-                node_ms[region_of(stay.placed.zone, cloud), disk] += group.node_ms(*bounds)
-    for (place, disk), total_ms in node_ms.items():
-        price = prices.disk_price(place, disk.tier)
-        unit = None if price is None else price.gib_micros * disk.size_gib + price.disk_micros
+                parts += [
+                    ChargePart(item.attempt, placed.zone, day, group.node_ms(*span))
+                    for day, *span in split_by_day(*bounds)
+                ]
+    for rate, parts in stood.items():
         yield Charge(
             category=Category.DISKS,
-            item=f"disks of {disk.size_gib} GiB, {disk.tier}",
-            place=place,
-            quantity=total_ms,
+            item=rate.item,
+            place=rate.place,
+            parts=parts,
             unit=Unit.DISK_MONTH,
-            unit_micros=unit,
+            unit_micros=rate.unit_micros,
         )
 
 

@@ -146,6 +146,10 @@ class ResourcePrices:
         return None if found is None else found.get(tier)
 
 
+NO_PRICES: Final = ResourcePrices(as_of="unknown", source="no list")
+"""An empty list."""
+
+
 def find(prices: Mapping[str, T], place: str) -> T | None:
     """The value of the longest name that fits a place; None without one."""
     names = [name for name in prices if _fits(place, name)]

@@ -6,11 +6,14 @@ policy keeps it. Workers report requests and bytes as counters of each start of 
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import date
 
 from holdfast_worker.protocol.store_usage import NO_USAGE, StoreUsage, UsageTotal
 
+from holdfast.domain.billing.allocation import day_of, split_by_day
 from holdfast.domain.billing.rate import to_ms
 from holdfast.domain.events import (
     CheckpointCommitted,
@@ -32,10 +35,15 @@ class StoredCheckpoint:
     until_ms: int | None
     """None: the store still has it, as far as known."""
 
-    def byte_ms(self, now_ms: int) -> int:
-        """Stored bytes times milliseconds until `now_ms`."""
-        end_ms = now_ms if self.until_ms is None else min(self.until_ms, now_ms)
-        return self.size_bytes * max(0, end_ms - self.since_ms)
+
+@dataclass(frozen=True, slots=True)
+class DatedUsage:
+    """Requests and bytes that became known on one day."""
+
+    attempt: int
+    """The attempt whose nodes made them; 0 if the service did."""
+    day: date
+    usage: StoreUsage
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +53,8 @@ class JobStoreUsage:
     place: str
     """Where its workers found the store; empty if they did not say."""
     checkpoints: tuple[StoredCheckpoint, ...]
-    by_attempt: Mapping[int, StoreUsage]
-    """Requests of the nodes of each attempt that reported any."""
+    reported: tuple[DatedUsage, ...]
+    """Requests of the nodes, by attempt and by the day of the report; in the order of the events."""
 
     @classmethod
     def from_events(cls, events: Iterable[Event]) -> JobStoreUsage:
@@ -55,6 +63,7 @@ class JobStoreUsage:
         commits: dict[str, CheckpointCommitted] = {}
         removed_ms: dict[str, int] = {}
         totals: dict[int, UsageTotal] = {}
+        reported: defaultdict[tuple[int, date], StoreUsage] = defaultdict(StoreUsage)
         for event in events:
             match event:
                 case RestoreStarted(store_place=named):
@@ -72,20 +81,61 @@ class JobStoreUsage:
                 case _:
                     pass
             if isinstance(event, CheckpointCommitted | TrainingStarted) and event.store_usage:
-                totals.setdefault(event.attempt, UsageTotal()).observe(0, event.store_usage)
-        used = {attempt: total.read() for attempt, total in totals.items()}
+                total = totals.setdefault(event.attempt, UsageTotal())
+                before = total.read()
+                total.observe(0, event.store_usage)
+                reported[event.attempt, day_of(to_ms(event.at))] += total.read() - before
         return cls(
             place=place,
             checkpoints=tuple(
                 StoredCheckpoint(event.size_bytes, to_ms(event.at), removed_ms.get(name))
                 for name, event in commits.items()
             ),
-            by_attempt={attempt: usage for attempt, usage in used.items() if usage != NO_USAGE},
+            reported=tuple(
+                DatedUsage(attempt, day, usage)
+                for (attempt, day), usage in reported.items()
+                if usage != NO_USAGE
+            ),
         )
+
+    @property
+    def by_attempt(self) -> Mapping[int, StoreUsage]:
+        """Requests of the nodes of each attempt that reported any."""
+        used: defaultdict[int, StoreUsage] = defaultdict(StoreUsage)
+        for item in self.reported:
+            used[item.attempt] += item.usage
+        return used
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes of the checkpoints that the store still has."""
+        return sum(item.size_bytes for item in self.checkpoints if item.until_ms is None)
+
+    @property
+    def changed_ms(self) -> int:
+        """When a checkpoint was last committed or removed, in milliseconds since 1970; 0 if never."""
+        return max((max(item.since_ms, item.until_ms or 0) for item in self.checkpoints), default=0)
 
     def byte_ms(self, now_ms: int) -> int:
         """Stored bytes times milliseconds until `now_ms`."""
-        return sum(item.byte_ms(now_ms) for item in self.checkpoints)
+        return sum(self.byte_ms_by_day(now_ms).values())
+
+    def byte_ms_by_day(self, now_ms: int) -> dict[date, int]:
+        """Stored bytes times milliseconds of each day in UTC, until `now_ms`."""
+        changes: defaultdict[int, int] = defaultdict(int)
+        for item in self.checkpoints:
+            if item.until_ms is None or item.until_ms > item.since_ms:
+                changes[item.since_ms] += item.size_bytes
+                if item.until_ms is not None:
+                    changes[item.until_ms] -= item.size_bytes
+        days: defaultdict[date, int] = defaultdict(int)
+        begin_ms = stored_bytes = 0
+        for at_ms, change in [*sorted(changes.items()), (now_ms, 0)]:
+            if stored_bytes:
+                for day, since_ms, until_ms in split_by_day(begin_ms, min(at_ms, now_ms)):
+                    days[day] += stored_bytes * (until_ms - since_ms)
+            begin_ms, stored_bytes = at_ms, stored_bytes + change
+        return days
 
     @property
     def newest_bytes(self) -> int:

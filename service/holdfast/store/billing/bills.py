@@ -6,6 +6,7 @@ newest event of the job. Otherwise it is computed again, by the rollup task or b
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,12 +15,16 @@ from functools import cached_property
 from threading import Lock
 from typing import Any, Final, TypeVar
 
+from holdfast_worker.protocol.store_usage import NO_USAGE
 from sqlalchemy import ColumnElement, Connection, Engine, and_, delete, func, insert, or_, select
 
 from holdfast.domain.billing.allocation import CostAllocation, allocate_costs
-from holdfast.domain.billing.bill import Bill, LatestPoint, Phase, compute_bill
+from holdfast.domain.billing.bill import Bill, LatestPoint, compute_bill
 from holdfast.domain.billing.incremental_bill import first_open_attempt
-from holdfast.domain.billing.rate import MS_PER_HOUR
+from holdfast.domain.billing.rate import MS_PER_HOUR, to_ms
+from holdfast.domain.charges.charge_shares import ChargeShares, JobCharges
+from holdfast.domain.charges.charges import ChargeBasis, KnownStore, store_url
+from holdfast.domain.charges.resource_prices import NO_PRICES, ResourcePrices
 from holdfast.domain.events import Event, Outcome, Submitted, TagsChanged
 from holdfast.domain.jobs.job import Job
 from holdfast.domain.jobs.selection import MAX_TAG_CHARS
@@ -28,12 +33,25 @@ from holdfast.domain.preemptions.placements import (
     loss_recorded_at,
     placement_records,
 )
+from holdfast.store.billing.charge_rows import (
+    charge_rows,
+    end_kept_storage,
+    kept_columns,
+    ledger_rows,
+    node_row,
+)
 from holdfast.store.billing.job_summaries import LatestPoints
 from holdfast.store.billing.live_bills import AllocationRow, LiveBill
 from holdfast.store.billing.rollup_cache import RollupCache
 from holdfast.store.database import reading, writing
 from holdfast.store.journal import RecordedEvent, marks_of
 from holdfast.store.queries import Queries
+from holdfast.store.retention_queue import (
+    known_stores,
+    place_in,
+    read_places,
+    read_requests,
+)
 from holdfast.store.tables.billing import (
     ledger_hours,
     ledger_placements,
@@ -45,7 +63,7 @@ from holdfast.store.tables.jobs import jobs
 
 T = TypeVar("T")
 
-ROLLUP_VERSION: Final = 5
+ROLLUP_VERSION: Final = 6
 """Raised whenever the same events result in different rows, so that older rows are computed again."""
 BATCH: Final = 20
 """Jobs whose rows are written in one transaction. A lower value adds transactions; a higher value
@@ -105,6 +123,7 @@ class LiveJob:
     history: JobHistory
     latest_points: Mapping[int, LatestPoint]
     bill: Bill
+    charges: JobCharges
     live_bill: LiveBill | None = None
     """Its earlier bill; None without one, in which case all of it counts as open."""
 
@@ -121,6 +140,13 @@ class LiveJob:
         return [*self.closed_rows, *self.open_rows]
 
     @property
+    def ended_rows(self) -> Sequence[AllocationRow]:
+        """The allocation of an ended job until its last change of what is stored."""
+        nodes = self._with_rows(allocate_costs(self.bill))
+        shares = self.charges.fixed, self.charges.open_shares(self.bill, None)
+        return [*nodes, *(row for of in shares for row in self._charged(of))]
+
+    @property
     def closed_rows(self) -> Sequence[AllocationRow]:
         """Rows of closed attempts."""
         return () if self.live_bill is None else self._closed_parts(self.live_bill)[0]
@@ -129,7 +155,10 @@ class LiveJob:
     def open_rows(self) -> Sequence[AllocationRow]:
         """Rows of attempts that may still change."""
         begin = 1 if self.live_bill is None else first_open_attempt(self.bill)
-        return self._with_rows(allocate_costs(self.bill, begin))
+        rows = self._with_rows(allocate_costs(self.bill, begin))
+        if self.live_bill is None:
+            rows += self._charged(self.charges.fixed)
+        return rows + self._charged(self.charges.open_shares(self.bill, to_ms(self.bill.until)))
 
     @property
     def placements(self) -> Sequence[PlacementRecord]:
@@ -167,7 +196,8 @@ class LiveJob:
             placements = [
                 item for item in self._placement_records(facts) if item.attempt < begin - 1
             ]
-            live_bill.closed = self._with_rows(shares), placements
+            rows = self._with_rows(shares) + self._charged(self.charges.fixed)
+            live_bill.closed = rows, placements
         return live_bill.closed
 
     def _placement_records(self, facts: Sequence[Event], since: int = 1) -> list[PlacementRecord]:
@@ -176,14 +206,25 @@ class LiveJob:
         )
 
     def _with_rows(self, shares: Iterable[CostAllocation]) -> list[AllocationRow]:
-        return [(share, allocation_row(self.history, share)) for share in shares]
+        return [(share, node_row(self.history.job_id, share)) for share in shares]
+
+    def _charged(self, shares: ChargeShares) -> list[AllocationRow]:
+        return list(charge_rows(self.history.job_id, shares))
 
 
 class BillRollups:
     """The costs and placements of all jobs."""
 
-    def __init__(self, engine: Engine, *, with_rules: bool = True) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        with_rules: bool = True,
+        resource_prices: ResourcePrices = NO_PRICES,
+    ) -> None:
         self._engine = engine
+        self._resource_prices = resource_prices
+        self._charged_by = hashlib.sha256(repr(resource_prices).encode()).hexdigest()
         self._queries = Queries(engine)
         self._latest_points = LatestPoints(self._queries)
         self._with_rules = with_rules
@@ -208,7 +249,7 @@ class BillRollups:
 
     def is_rolled_up(self, connection: Connection, job: Job) -> bool:
         """Whether the rows of an ended job are those of its newest event."""
-        mine = ledgers.c.job_id == job.id, ledgers.c.version == self._version
+        mine = ledgers.c.job_id == job.id, *self._is_current()
         return connection.execute(select(ledgers.c.seq).where(*mine)).scalar() == job.seq
 
     def pending(self) -> int:
@@ -225,22 +266,25 @@ class BillRollups:
         reached = self._latest_points.get(seqs)
         with self._lock:
             cached = self._live_bills
+        recharged = self._recharged(cached)
         found, unknown = dict[str, LiveJob](), list[str]()
         for job_id, seq in seqs.items():
             known, live_bill = cached.get(job_id, (None, None))
-            points = reached[job_id]
-            account = (
-                live_bill.bill_at(now, points) if known and live_bill and known.seq == seq else None
-            )
-            if known is None or account is None:
-                unknown.append(job_id)
+            points, account = reached[job_id], None
+            if known and live_bill and known.seq == seq and job_id not in recharged:
+                account = live_bill.bill_at(now, points)
+            if known and live_bill and live_bill.charges and account:
+                found[job_id] = LiveJob(known, points, account, live_bill.charges, live_bill)
             else:
-                found[job_id] = LiveJob(known, points, account, live_bill)
-        for job_id, items in self._queries.events(unknown).items():
-            known, points = JobHistory.from_recorded(items), reached[job_id]
-            account = compute_bill(known.events, points, now, with_rules=self._with_rules)
-            live_bill = LiveBill.from_events(account, known.events, points)
-            found[job_id] = LiveJob(known, points, account, live_bill)
+                unknown.append(job_id)
+        facts = self._queries.events(unknown)
+        stores = self._known_stores(facts)
+        for job_id, items in facts.items():
+            item = self._compute(items, reached[job_id], now, stores[job_id])
+            live_bill = LiveBill.from_events(
+                item.bill, item.history.events, item.latest_points, item.charges
+            )
+            found[job_id] = replace(item, live_bill=live_bill)
         first = itertools.islice(found.items(), MAX_CACHED_JOBS)
         cacheable = {job_id: item.cacheable() for job_id, item in first}
         with self._lock:
@@ -255,15 +299,24 @@ class BillRollups:
         """Compute the rows of one closed job from its log; None if it has no events."""
         return next(iter(self._recompute([job_id])), None)
 
+    def end_charges(self, connection: Connection, job_id: str, now: datetime) -> None:
+        """Write what the stored checkpoints of a closed job cost until now; later they cost nothing."""
+        end_kept_storage(connection, job_id, to_ms(now))
+
     def _write_rollups(self, job_ids: Sequence[str]) -> None:
         before = self._queries.marks(job_ids)
         kept = self._recompute(job_ids)
         with writing(self._engine) as connection:
             marks = marks_of(connection, job_ids)
+            stores = known_stores(
+                connection, {item.history.job_id: item.charges.store for item in kept}
+            )
             for item in kept:
                 # Reports that arrived in the meantime are missing, and points change no event
-                # number.
-                if marks.get(item.history.job_id) == before.get(item.history.job_id):
+                # number. Neither do requests to stores.
+                job_id = item.history.job_id
+                is_current = stores[job_id] == item.charges.known
+                if is_current and marks.get(job_id) == before.get(job_id):
                     self._write(connection, item)
 
     def _stale_ids(self, limit: int, *which: ColumnElement[bool]) -> list[str]:
@@ -272,22 +325,64 @@ class BillRollups:
             return list(connection.execute(stale).scalars())
 
     def _stale_jobs(self, what: Any) -> Any:
-        mine = and_(ledgers.c.job_id == jobs.c.id, ledgers.c.version == self._version)
+        mine = and_(ledgers.c.job_id == jobs.c.id, *self._is_current())
         joined = jobs.outerjoin(ledgers, mine)
         old = or_(ledgers.c.seq.is_(None), ledgers.c.seq != jobs.c.seq)
         return select(what).select_from(joined).where(jobs.c.status.in_(ENDED), old)
 
+    def _is_current(self) -> tuple[ColumnElement[bool], ...]:
+        return ledgers.c.version == self._version, ledgers.c.charged_by == self._charged_by
+
     def _recompute(self, job_ids: Sequence[str]) -> list[LiveJob]:
         reached = self._queries.latest_points(job_ids)
         facts = self._queries.events(job_ids)
-        kept = []
-        for job_id, items in facts.items():
-            known, points = JobHistory.from_recorded(items), reached.get(job_id, {})
-            # An end closes all open parts, so that the time of this call does not matter.
-            now = items[-1].recorded_at
-            account = compute_bill(known.events, points, now, with_rules=self._with_rules)
-            kept.append(LiveJob(known, points, account))
-        return kept
+        stores = self._known_stores(facts)
+        # An end closes all open parts, so that the time of this call does not matter.
+        return [
+            self._compute(items, reached.get(job_id, {}), items[-1].recorded_at, stores[job_id])
+            for job_id, items in facts.items()
+        ]
+
+    def _compute(
+        self,
+        items: Sequence[RecordedEvent],
+        points: Mapping[int, LatestPoint],
+        now: datetime,
+        store: KnownStore,
+    ) -> LiveJob:
+        """A job with its bill and charges, from all its events."""
+        known = JobHistory.from_recorded(items)
+        account = compute_bill(known.events, points, now, with_rules=self._with_rules)
+        basis = ChargeBasis.from_events(known.events)
+        charges = JobCharges.from_bill(account, basis, self._resource_prices, store)
+        return LiveJob(known, points, account, charges)
+
+    def _known_stores(
+        self, facts: Mapping[str, Sequence[RecordedEvent]]
+    ) -> Mapping[str, KnownStore]:
+        stores = {
+            job_id: store_url(item.event for item in items) for job_id, items in facts.items()
+        }
+        with reading(self._engine) as connection:
+            return known_stores(connection, stores)
+
+    def _recharged(self, cached: Mapping[str, tuple[JobHistory, LiveBill]]) -> set[str]:
+        """Cached jobs whose stores have new requests of the service, or a new place."""
+        before = {
+            job_id: live_bill.charges
+            for job_id, (_, live_bill) in cached.items()
+            if live_bill.charges and live_bill.charges.store
+        }
+        if not before:
+            return set()
+        with reading(self._engine) as connection:
+            requests, places = read_requests(connection, before), read_places(connection)
+        return {
+            job_id
+            for job_id, charges in before.items()
+            if requests.get(job_id, NO_USAGE) != charges.known.requests
+            or place_in(places, charges.store) != charges.known.place
+        }
 
     def _write(self, connection: Connection, item: LiveJob) -> None:
         known = item.history
@@ -299,13 +394,14 @@ class BillRollups:
             connection.execute(delete(table).where(table.c.job_id == known.job_id))
         row = {"job_id": known.job_id, "seq": known.seq, "version": self._version}
         words = {"name": known.name, "owner": known.owner, "project": known.project}
-        connection.execute(insert(ledgers).values(**row, **words, number=number))
+        kept = {"charged_by": self._charged_by, **kept_columns(item.charges.kept)}
+        connection.execute(insert(ledgers).values(**row, **words, **kept, number=number))
         rows: dict[Any, list[dict[str, Any]]] = {
             ledger_tags: [
                 {"job_id": known.job_id, "name": name, "value": value}
                 for name, value in known.tags.items()
             ],
-            ledger_shares: [dict(row) for _, row in item.rows],
+            ledger_shares: ledger_rows(item.ended_rows),
             ledger_placements: [placement_row(known, placement) for placement in item.placements],
             ledger_hours: [
                 row for placement in item.placements for row in hour_rows(known, placement)
@@ -314,24 +410,6 @@ class BillRollups:
         for table, values in rows.items():
             if values:
                 connection.execute(insert(table), values)
-
-
-def allocation_row(known: JobHistory, share: CostAllocation) -> dict[str, Any]:
-    """A row of `ledger_shares`."""
-    return {
-        "job_id": known.job_id,
-        "attempt": share.attempt,
-        "zone": share.zone,
-        "day": share.day.isoformat(),
-        "waiting_ms": share.waiting_ms,
-        **{f"{phase}_ms": getattr(share.ms, phase) for phase in Phase},
-        "node_ms": share.node_ms,
-        **{f"{phase}_micros": getattr(share.micros, phase) for phase in Phase},
-        "adjusted_micros": share.adjusted_micros,
-        "on_demand_micros": share.on_demand_micros,
-        "simulated": int(share.simulated),
-        "is_price_estimate": int(share.is_price_estimate),
-    }
 
 
 def placement_row(known: JobHistory, placement: PlacementRecord) -> dict[str, Any]:

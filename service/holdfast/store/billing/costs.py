@@ -10,8 +10,7 @@ import operator
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import date, datetime
-from enum import StrEnum
+from datetime import datetime
 from functools import partial
 from typing import Any, Final
 
@@ -22,14 +21,20 @@ from sqlalchemy import (
     FromClause,
     String,
     and_,
+    case,
     cast,
     func,
     literal_column,
     select,
 )
 
+from holdfast.domain.billing.allocation import CostAllocation
 from holdfast.domain.billing.phases import Phases
+from holdfast.domain.charges.charges import Category
 from holdfast.store.billing.bills import MAX_PER_REQUEST, BillRollups, JobHistory, LiveJob
+from holdfast.store.billing.charge_rows import CHARGES
+from holdfast.store.billing.cost_request import CostRequest, GroupBy
+from holdfast.store.billing.kept_storage import KeptAmount, kept_amounts
 from holdfast.store.billing.live_bills import AllocationRow
 from holdfast.store.billing.rollup_cache import MAX_ANSWER_LENGTH, Only
 from holdfast.store.database import reading
@@ -53,61 +58,8 @@ AMOUNTS: Final = (
 PAID: Final = tuple(
     name for name in AMOUNTS if name.endswith("_micros") and name != "on_demand_micros"
 )
-PRICE_FLAGS: Final = ("simulated", "is_price_estimate")
-
-
-class GroupBy(StrEnum):
-    """Dimension of a sum."""
-
-    JOB = "job"
-    ATTEMPT = "attempt"
-    USER = "user"
-    PROJECT = "project"
-    TAG = "tag"
-    ZONE = "zone"
-    DAY = "day"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CostRequest:
-    """A request for sums of costs."""
-
-    by: GroupBy
-    then_by: GroupBy | None = None
-    """Second dimension; None: none. It differs from `by`, and is neither JOB nor ATTEMPT."""
-    tag: str = ""
-    """The tag whose values are distinguished; empty unless one of the two is TAG."""
-    since: date | None = None
-    """First day, in UTC; None: unlimited."""
-    until: date | None = None
-    """Last day, in UTC; None: until now."""
-    projects: frozenset[str] | None = None
-    """Only these projects; None: all."""
-    limit: int = 1000
-    """Maximum number of sums."""
-
-    @property
-    def grand_total(self) -> CostRequest:
-        """The request for the sum over everything."""
-        return replace(self, by=GroupBy.DAY, then_by=None, tag="", limit=0)
-
-    @property
-    def dimensions(self) -> tuple[GroupBy, ...]:
-        """All dimensions of the sums."""
-        return (self.by, self.then_by) if self.then_by else (self.by,)
-
-    def includes(self, day: date) -> bool:
-        """Whether a day is within the request."""
-        since, until = self.since, self.until
-        return (since is None or day >= since) and (until is None or day <= until)
-
-    @property
-    def is_long(self) -> bool:
-        """Whether there are at least as many sums as jobs.
-
-        The database then omits the sums that are not displayed.
-        """
-        return self.by in {GroupBy.JOB, GroupBy.ATTEMPT}
+STORAGE: Final = f"{Category.STORAGE}_micros"
+FLAGS: Final = ("simulated", "is_price_estimate", "has_unpriced")
 
 
 @dataclass(slots=True)
@@ -124,6 +76,10 @@ class CostTotal:
     amounts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(AMOUNTS, 0))
     simulated: bool = False
     is_price_estimate: bool = False
+    charges: dict[str, int] = field(default_factory=lambda: dict.fromkeys(CHARGES, 0))
+    """What is beside the nodes, by column."""
+    has_unpriced: bool = False
+    """Whether something beside the nodes has no known price."""
 
     @property
     def ms(self) -> Phases:
@@ -151,6 +107,16 @@ class CostTotal:
         return self.amounts["on_demand_micros"] - self.paid_micros
 
     @property
+    def charged_micros(self) -> int:
+        """Cost beside the nodes, as far as prices are known."""
+        return sum(self.charges.values())
+
+    @property
+    def total_micros(self) -> int:
+        """Cost of the nodes and beside them."""
+        return self.paid_micros + self.charged_micros
+
+    @property
     def group_key(self) -> tuple[str, str]:
         """Key and part, which identify the sum."""
         return self.key, self.part
@@ -160,12 +126,20 @@ class CostTotal:
         self.jobs += other.jobs
         for name in AMOUNTS:
             self.amounts[name] += other.amounts[name]
+        for name in CHARGES:
+            self.charges[name] += other.charges[name]
         self.simulated |= other.simulated
         self.is_price_estimate |= other.is_price_estimate
+        self.has_unpriced |= other.has_unpriced
+
+    def add_storage(self, micros: int, *, is_unpriced: bool) -> None:
+        """Add what stored checkpoints cost."""
+        self.charges[STORAGE] += micros
+        self.has_unpriced |= is_unpriced
 
     def copy(self) -> CostTotal:
         """A copy, to which others can be added."""
-        return replace(self, amounts=dict(self.amounts))
+        return replace(self, amounts=dict(self.amounts), charges=dict(self.charges))
 
     def _phases(self, unit: str) -> Phases:
         of = self.amounts
@@ -184,12 +158,19 @@ class CostReport:
     """The sums of a request."""
 
     totals: list[CostTotal]
-    """Most expensive first; days in order."""
+    """Most expensive nodes first; days in order."""
     left_out: int
     """Number of omitted sums."""
     total: CostTotal
     pending: int
     """Closed jobs that are not included with their current values: repeat the request later."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobSet:
+    """Ids of jobs, as a cached answer of any size."""
+
+    ids: frozenset[str]
 
 
 class CostQueries:
@@ -208,14 +189,62 @@ class CostQueries:
         total = self._ledgers.cache.get(in_all, partial(_total, question), _merge_totals).copy()
         for item in self._ledgers.live_jobs(now):
             _add_live(sums, total, item, question)
+        left_out = self._add_kept(sums, total, ended.left_out, question, now)
         oldest_first = question.by is GroupBy.DAY
         order = sorted(
             sums.values(),
-            key=lambda c: (0 if oldest_first else -c.paid_micros, c.key, -c.paid_micros, c.part),
+            key=lambda c: (
+                *((c.key,) if oldest_first else ()),
+                *(-c.paid_micros, -c.charged_micros, c.key, c.part),
+            ),
         )
         shown = order[: question.limit]
-        count = ended.left_out + len(sums) - len(shown)
+        count = left_out + len(sums) - len(shown)
         return CostReport(shown, count, total, self._ledgers.pending())
+
+    def _add_kept(
+        self,
+        sums: dict[tuple[str, str], CostTotal],
+        total: CostTotal,
+        left_out: int,
+        question: CostRequest,
+        now: datetime,
+    ) -> int:
+        """Add what closed jobs keep in their stores; return the number of omitted sums."""
+        amounts = kept_amounts(self._ledgers.cache, question, now)
+        unknown = list[KeptAmount]()
+        for amount in amounts:
+            total.add_storage(amount.micros, is_unpriced=amount.is_unpriced)
+            if (known := sums.get((amount.key, amount.part))) is not None:
+                known.add_storage(amount.micros, is_unpriced=amount.is_unpriced)
+            else:
+                unknown.append(amount)
+        if left_out:
+            # A sum of the database that is omitted, or one more; neither has nodes of any cost.
+            jobs = {amount.job_id for amount in unknown}
+            return left_out + len(jobs - self._jobs_with_rows(question))
+        for amount in unknown:
+            new = CostTotal(amount.key, amount.label, amount.part)
+            sums.setdefault(new.group_key, new).add_storage(
+                amount.micros, is_unpriced=amount.is_unpriced
+            )
+        return 0
+
+    def _jobs_with_rows(self, question: CostRequest) -> frozenset[str]:
+        """Closed jobs that keep checkpoints and have a sum in the database."""
+        question = replace(question, limit=0)
+
+        def read(connection: Connection, only: Only) -> JobSet:
+            query = select(ledger_shares.c.job_id).distinct()
+            query = query.join(ledgers, ledgers.c.job_id == ledger_shares.c.job_id)
+            query = query.where(ledgers.c.kept_bytes > 0, *_conditions(question, only))
+            if question.by is GroupBy.ATTEMPT:
+                query = query.where(ledger_shares.c.attempt == 0)
+            return JobSet(frozenset(connection.execute(query).scalars()))
+
+        key = "kept rows", question
+        found: JobSet = self._ledgers.cache.get(key, read, lambda a, b: JobSet(a.ids | b.ids))
+        return found.ids
 
     def _ended_totals(self, question: CostRequest) -> _EndedTotals:
         """The sums over closed jobs."""
@@ -252,7 +281,8 @@ def _read(question: CostRequest, connection: Connection, only: Only) -> _EndedTo
     query = select(func.count().over(), key, name, part, *_sums()).where(*within).group_by(*by)
     query = query.select_from(_tables(question))
     if question.is_long:
-        query = query.order_by(_paid().desc(), *by).limit(question.limit)
+        order = _sum_of(PAID).desc(), _sum_of(CHARGES).desc()
+        query = query.order_by(*order, *by).limit(question.limit)
     rows = connection.execute(query).all()
     found = [_cost_total(row[1:4], row[4:]) for row in rows]
     return _EndedTotals(found, rows[0][0] - len(found) if rows else 0)
@@ -262,7 +292,10 @@ def _merge_ended(question: CostRequest, known: _EndedTotals, more: _EndedTotals)
     """Known sums, with those of jobs whose rows were added since."""
     if question.is_long:
         # Each job has its own sums.
-        both = sorted([*known.costs, *more.costs], key=lambda cost: -cost.paid_micros)
+        both = sorted(
+            [*known.costs, *more.costs],
+            key=lambda cost: (-cost.paid_micros, -cost.charged_micros, cost.key),
+        )
         shown = both[: question.limit]
         return _EndedTotals(shown, known.left_out + more.left_out + len(both) - len(shown))
     sums = {cost.group_key: cost for cost in known.costs}
@@ -328,15 +361,16 @@ def _conditions(question: CostRequest, only: Only) -> Iterator[ColumnElement[boo
 
 
 def _sums() -> Iterator[ColumnElement[Any]]:
-    yield func.count(ledger_shares.c.job_id.distinct())
-    for name in AMOUNTS:
+    # A row without nodes changes no count of jobs.
+    yield func.count(case((ledger_shares.c.has_nodes == 1, ledger_shares.c.job_id)).distinct())
+    for name in (*AMOUNTS, *CHARGES):
         yield func.sum(ledger_shares.c[name])
-    for name in PRICE_FLAGS:
+    for name in FLAGS:
         yield func.max(ledger_shares.c[name])
 
 
-def _paid() -> ColumnElement[Any]:
-    return func.sum(functools.reduce(operator.add, (ledger_shares.c[name] for name in PAID)))
+def _sum_of(names: Iterable[str]) -> ColumnElement[Any]:
+    return func.sum(functools.reduce(operator.add, (ledger_shares.c[name] for name in names)))
 
 
 def _cost_total(names: Iterable[str | None], values: Iterable[Any]) -> CostTotal:
@@ -347,8 +381,9 @@ def _cost_total(names: Iterable[str | None], values: Iterable[Any]) -> CostTotal
     key, label, part = (name or "" for name in names)
     count, *rest = (int(value or 0) for value in values)
     amounts = dict(zip(AMOUNTS, rest, strict=False))
-    simulated, estimate = rest[len(AMOUNTS) :]
-    return CostTotal(key, label, part, count, amounts, bool(simulated), bool(estimate))
+    charges = dict(zip(CHARGES, rest[len(AMOUNTS) :], strict=False))
+    flags = dict(zip(FLAGS, map(bool, rest[len(AMOUNTS) + len(CHARGES) :]), strict=True))
+    return CostTotal(key, label, part, count, amounts, charges=charges, **flags)
 
 
 def _add_live(
@@ -366,7 +401,7 @@ def _add_live(
                 known.add(part)
             total.add(part)
     # It is one job, regardless of its number of parts.
-    places = Counter(part.group_key for part in (*closed, *opened))
+    places = Counter(part.group_key for part in (*closed, *opened) if part.jobs)
     for place, count in places.items():
         sums[place].jobs -= count - 1
     total.jobs -= max(0, places.total() - 1)
@@ -380,12 +415,25 @@ def _live_totals(
     for share, row in rows:
         if question.includes(share.day):
             key, within = _live_keys(item.history, row, question)
-            label = item.history.name if question.by is GroupBy.JOB else ""
-            part = CostTotal(
-                key, label, within, 0, dict(row), share.simulated, share.is_price_estimate
-            )
-            parts.setdefault(part.group_key, CostTotal(key, label, within, 1)).add(part)
+            if (whole := parts.get((key, within))) is None:
+                label = item.history.name if question.by is GroupBy.JOB else ""
+                whole = parts[key, within] = CostTotal(key, label, within)
+            _add_row(whole, share, row)
     return list(parts.values())
+
+
+def _add_row(whole: CostTotal, share: CostAllocation, row: Mapping[str, Any]) -> None:
+    if row["has_nodes"]:
+        whole.jobs = 1
+        amounts = whole.amounts
+        for name in AMOUNTS:
+            amounts[name] += row[name]
+        whole.simulated |= share.simulated
+        whole.is_price_estimate |= share.is_price_estimate
+    else:
+        for name in CHARGES:
+            whole.charges[name] += row[name]
+        whole.has_unpriced |= bool(row["has_unpriced"])
 
 
 def _live_keys(known: JobHistory, row: Mapping[str, Any], question: CostRequest) -> tuple[str, str]:

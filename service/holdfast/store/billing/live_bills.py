@@ -11,6 +11,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 from holdfast.domain.billing.allocation import CostAllocation
 from holdfast.domain.billing.bill import Bill, LatestPoint
 from holdfast.domain.billing.incremental_bill import extend_bill, first_open_attempt, is_closed
+from holdfast.domain.charges.charge_shares import JobCharges
 from holdfast.domain.events import Event, Finished
 from holdfast.domain.preemptions.placements import PlacementRecord
 
@@ -23,7 +24,7 @@ MAX_CACHED_LENGTH: Final = 100
 a lower value computes longer answers again."""
 
 AllocationRow: TypeAlias = tuple[CostAllocation, Mapping[str, Any]]
-"""An allocation of a bill, with its row of `ledger_shares`."""
+"""An allocation of the nodes of a bill, with its row of `ledger_shares`; charges beside them have rows of their own."""
 
 T = TypeVar("T")
 
@@ -39,6 +40,8 @@ class LiveBill:
     """Whether only time changes the bill from here on."""
     has_ended: bool
     """Whether not even time changes the bill."""
+    charges: JobCharges | None = None
+    """What it costs beside the nodes; None if only its nodes are needed."""
     closed: tuple[Sequence[AllocationRow], Sequence[PlacementRecord]] | None = None
     """Rows of the closed part of the bill, and final placement records; None until requested."""
     open_events: Sequence[Event] = ()
@@ -48,12 +51,16 @@ class LiveBill:
 
     @classmethod
     def from_events(
-        cls, account: Bill, facts: Iterable[Event], reached: Mapping[int, LatestPoint]
+        cls,
+        account: Bill,
+        facts: Iterable[Event],
+        reached: Mapping[int, LatestPoint],
+        charges: JobCharges | None = None,
     ) -> LiveBill:
         """Create the live bill of a job from its bill of these events."""
         all_events = tuple(facts)
         ended = any(isinstance(fact, Finished) for fact in all_events)
-        return cls(account, reached, is_closed(account, all_events), ended)
+        return cls(account, reached, is_closed(account, all_events), ended, charges)
 
     def bill_at(self, now: datetime, reached: Mapping[int, LatestPoint]) -> Bill | None:
         """The bill now; None if it has to be computed from the events."""

@@ -102,7 +102,7 @@ def _read(connection: Connection, only: Only) -> CostSums:
     sums = (func.sum(ledger_shares.c[name]) for name in AMOUNTS)
     query = select(ledger_shares.c.simulated, *sums).group_by(ledger_shares.c.simulated)
     cause = ledger_placements.c.cause
-    shares, placements = [], [cause.is_not(None)]
+    shares, placements = [ledger_shares.c.has_nodes == 1], [cause.is_not(None)]
     if only is not None:
         shares.append(ledger_shares.c.job_id.in_(only))
         placements.append(ledger_placements.c.job_id.in_(only))
@@ -118,6 +118,8 @@ def _money(rows: Iterable[AllocationRow]) -> CostSums:
     """The costs of a live job; its placements contain its losses."""
     money = CostSums({}, Counter())
     for share, row in rows:
+        if not row["has_nodes"]:
+            continue
         amounts = Counter({name: row[name] for name in AMOUNTS})
         money.add(CostSums({share.simulated: amounts}, Counter()))
     return money

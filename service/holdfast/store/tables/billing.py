@@ -35,8 +35,24 @@ ledgers = Table(
     Column(
         "number", BigInteger, nullable=False, index=True, doc="Increases with each row written."
     ),
+    Column(
+        "charged_by",
+        String(64),
+        nullable=False,
+        server_default=text("''"),
+        doc="The prices of its charges; see store.billing.bills. Empty if they have to be computed again.",
+    ),
+    *(
+        Column(name, BigInteger, nullable=False, server_default="0")
+        for name in ("kept_since_ms", "kept_bytes", "kept_rest")
+    ),
+    Column("kept_unit_micros", BigInteger, doc="NULL if no price is known."),
 )
-"""Closed jobs whose bill is in rows that the database can sum up. All of it can be computed again."""
+"""Closed jobs whose bill is in rows that the database can sum up. All of it can be computed again.
+
+`kept_*` are the checkpoints that cost on after the rows: the fields of `domain.charges.charge_shares.KeptStorage`. `kept_bytes` is 0
+if nothing costs on.
+"""
 
 ledger_tags = Table(
     "ledger_tags",
@@ -69,8 +85,22 @@ ledger_shares = Table(
     ),
     Column("simulated", Integer, nullable=False, doc="1 if simulated prices are included."),
     Column("is_price_estimate", Integer, nullable=False, doc="1 if a price in it is an estimate."),
+    *(
+        Column(name, BigInteger, nullable=False, server_default="0", doc="Beside the nodes.")
+        for name in ("storage_micros", "requests_micros", "egress_micros", "disks_micros")
+    ),
+    Column(
+        "has_unpriced",
+        Integer,
+        nullable=False,
+        server_default="0",
+        doc="1 if something beside the nodes has no known price.",
+    ),
+    Column(
+        "has_nodes", Integer, nullable=False, server_default="1", doc="0: only beside the nodes."
+    ),
 )
-"""The bill by attempt, zone and day: the fields of `domain.billing.allocation.CostAllocation`."""
+"""The bill by attempt, zone and day: the fields of `domain.billing.allocation.CostAllocation`, and charges."""
 
 ledger_placements = Table(
     "ledger_placements",

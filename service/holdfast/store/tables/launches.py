@@ -45,6 +45,18 @@ upkeep = Table(
     ),
 )
 
+store_request_days = Table(
+    "store_request_days",
+    metadata,
+    Column("job_id", String(32), primary_key=True),
+    Column("day", String(10), primary_key=True, doc="In UTC, as 2026-03-01."),
+    *(
+        Column(name, BigInteger, nullable=False, doc="Requests of the service.")
+        for name in ("store_gets", "store_lists", "store_deletes")
+    ),
+)
+"""The counted requests in `upkeep` by day. Those of earlier versions are of no known day."""
+
 store_places = Table(
     "store_places",
     metadata,
