@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 from holdfast.cli.app import app
-from holdfast_worker.node.output_collection import OutputSelection, OutputUpload
+from holdfast_worker.node.output_collection import OutputUpload
+from holdfast_worker.node.output_selection import OutputSelection
 from holdfast_worker.protocol.output_files import OUTPUT_PART_BYTES, OutputCollection
 from holdfast_worker.storage.directory import DirectoryStore
 from support.events import submitted
@@ -95,7 +96,7 @@ def test_files_of_the_newest_attempt_are_listed(
         ("out/b", 0, 0),
     ]
     assert found["left_out"] == [
-        {"path": "out/etc", "reason": "is a link that leaves the working directory"}
+        {"node": 0, "path": "out/etc", "reason": "is a link that leaves the working directory"}
     ]
 
 

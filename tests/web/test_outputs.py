@@ -6,7 +6,8 @@ import time
 from pathlib import Path
 
 import pytest
-from holdfast_worker.node.output_collection import OutputSelection, OutputUpload
+from holdfast_worker.node.output_collection import OutputUpload
+from holdfast_worker.node.output_selection import OutputSelection
 from holdfast_worker.storage.directory import DirectoryStore
 from playwright.sync_api import Page, expect
 from support.simulated_service import SimulatedService

@@ -8,11 +8,8 @@ from pathlib import Path
 
 import pytest
 from holdfast_worker.checkpoint.fencing import FencedOut, FencingTokens
-from holdfast_worker.node.output_collection import (
-    OutputLimits,
-    OutputSelection,
-    OutputUpload,
-)
+from holdfast_worker.node.output_collection import OutputUpload
+from holdfast_worker.node.output_selection import OutputLimits, OutputSelection
 from holdfast_worker.protocol.environment import Exit
 from holdfast_worker.protocol.output_files import (
     OUTPUT_COMMITS,

@@ -13,7 +13,7 @@ from holdfast_worker.protocol.output_files import (
     OutputCollection,
     OutputFile,
     check_output_pattern,
-    is_older,
+    is_replaced,
     is_safe_path,
 )
 
@@ -122,4 +122,4 @@ def test_damaged_or_hostile_commit_is_refused(data: bytes) -> None:
     ],
 )
 def test_objects_of_earlier_attempts_are_older(key: str, older: bool) -> None:
-    assert is_older(key, OutputCollection.parse(commit(), 3)) is older
+    assert is_replaced(key, OutputCollection.parse(commit(), 3)) is older
