@@ -18,7 +18,7 @@ from holdfast_worker.storage.directory import DirectoryStore
 from support.cloud_servers import CloudServer
 from worker.support.groups_driver import Groups
 from worker.support.nodes_driver import Nodes
-from worker.support.run_driver import TIMEOUT_S, wait_until
+from worker.support.run_driver import TIMEOUT_S, read_until, wait_until
 from worker.support.s3_servers import RUNS, credentials, moto, open_bucket
 
 SCRIPT = str(Path(__file__).parents[1] / "scripts/output_files.py")
@@ -141,14 +141,13 @@ def test_node_waits_while_another_sends_to_s3(
         nodes.release()
         wait_until(lambda: f"{nodes_prefix(1)}000001.done" in store.list(nodes_prefix(1)))
         before = contents(store)
-        is_running = nodes.wrappers[1].poll() is None
+        read_until(nodes.wrappers[1], "waiting for the output files of node 0")
         gate.open()
         nodes.wrappers[1].wait(TIMEOUT_S)
         after = contents(store)
         nodes.finish()
 
     assert before == own_files([1])
-    assert is_running
     assert after == own_files([0, 1])
 
 
@@ -195,8 +194,7 @@ def test_script_without_run_uses_the_epoch_of_node_0(tmp_path: Path) -> None:
 
 def test_host_sends_the_files_of_a_missing_node(tmp_path: Path) -> None:
     """Its ranks ran in the directory of their host, which does not wait for the lost node either."""
-    elastic = {"HOLDFAST_NODE_START": "0", "HOLDFAST_MIN_NODES": "1"}
-    nodes = run_of(tmp_path, 3, **elastic)
+    nodes = run_of(tmp_path, 3, HOLDFAST_NODE_START="0", HOLDFAST_MIN_NODES="1")
     nodes.start("--hold", "3", "--pause", "0.1")
     wait_until(lambda: nodes.would_wait and nodes.is_held(3))
 

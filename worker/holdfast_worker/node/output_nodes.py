@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, TypeVar
@@ -39,6 +40,8 @@ FIRST_POLL_S: Final = 0.1
 LISTINGS_PER_S: Final = 100
 """Listings of all waiting nodes in a second, for which the interval is longer with many nodes.
 A lower value delays the end of large jobs; a higher value exceeds the limits of stores."""
+LOG_AFTER_S: Final = 2.0
+"""Time after which a node logs that it waits. A lower value fills the log; a higher value looks like a hang."""
 MAX_IDENTITIES: Final = 10_000
 """Files of a node that are compared with those of others. A lower value sends shared files twice; a higher value makes a large object."""
 
@@ -126,17 +129,21 @@ class OutputNodes:
         Not longer than `begin_s` for nodes that do not collect: they were lost, or their ranks still run.
         """
         missing = set[int]()
+        log_s = time.monotonic() + LOG_AFTER_S
 
         def is_over() -> bool:
+            nonlocal log_s
             begun, done = self._marks()
             missing.clear()
             missing.update({*range(self.place.nodes)} - done - {self.place.node})
+            if missing and time.monotonic() > log_s:
+                log_s = math.inf
+                log_info(f"waiting for the output files of {_names(missing)}")
             return not missing or (self._is_late and not missing & begun)
 
         self._wait_for(is_over, until_s=self.until_s)
         if missing and not self.is_leaving():
-            nodes = ", ".join(map(str, sorted(missing)))
-            log_info(f"not waiting any longer for the output files of nodes {nodes}")
+            log_info(f"not waiting any longer for the output files of {_names(missing)}")
 
     @property
     def _is_late(self) -> bool:
@@ -201,3 +208,8 @@ class OutputNodes:
 
     def _retry(self, action: Callable[[], T]) -> T:
         return retry_until(action, min(self.until_s, time.monotonic() + RETRY_S))
+
+
+def _names(nodes: Collection[int]) -> str:
+    first, *others = map(str, sorted(nodes))
+    return f"nodes {', '.join([first, *others])}" if others else f"node {first}"
