@@ -81,7 +81,10 @@ class AttemptOutputs:
 
     @classmethod
     def of_nodes(cls, found: Sequence[OutputCollection], damaged: Mapping[int, str]) -> Self:
-        """Combine what each node has left. `damaged`: nodes whose lists cannot be used, and why."""
+        """Combine what each node has left.
+
+        `damaged`: nodes whose lists cannot be used, and why.
+        """
         files = list[NodeOutputFile]()
         left_out = [NodeLeftOut(node, f"node-{node}", why) for node, why in damaged.items()]
         count = len(damaged)

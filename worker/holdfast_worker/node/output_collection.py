@@ -61,7 +61,9 @@ class OutputUpload:
     """Random for each collection."""
 
     def send(self, attempt: int | None, exit_code: int) -> OutputCollection:
-        """Send all files, and then the list of them. That of node 0 replaces the files of earlier attempts.
+        """Send all files, and then the list of them.
+
+        That of node 0 replaces the files of earlier attempts.
 
         Raises:
             StoreError: the store cannot be used; nothing was replaced.

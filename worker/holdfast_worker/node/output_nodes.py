@@ -1,4 +1,4 @@
-"""How the nodes of an attempt collect output files together, through objects in the checkpoint store.
+"""How the nodes of an attempt agree on output files, through objects in the store.
 
     outputs/nodes/000000000003/000000.begun    node 0 collects its files in the attempt of epoch 3
     outputs/nodes/000000000003/000001.done     node 1 has ended with that
@@ -102,7 +102,7 @@ class OutputNodes:
             self._mark(node, "done")
 
     def share(self, selection: OutputSelection) -> None:
-        """Leave files to nodes that send them already, and have others leave the rest to this one.
+        """Leave files to nodes that send them already, and the rest to this one.
 
         Node 0 sends all of its files: they are those of a job on one node.
         """
@@ -182,7 +182,10 @@ class OutputNodes:
         return self.epoch > 0
 
     def _senders(self) -> tuple[bytes | None, Mapping[str, Sequence[str]]]:
-        """The object that says which node sends which file, and its content. The job's program could write it, too."""
+        """The object that says which node sends which file, and its content.
+
+        The job's program could write it as well.
+        """
         raw = self._get(self._senders_key)
         try:
             found = json.loads(raw or b"{}")
@@ -197,7 +200,10 @@ class OutputNodes:
             return None
 
     def _wait_for(self, condition: Callable[[], bool], until_s: float | None = None) -> None:
-        """Poll until a condition holds, this node has to leave, or a deadline: by default that of nodes to begin."""
+        """Poll until a condition holds, this node has to leave, or a deadline has passed.
+
+        By default, that is the one for nodes to begin.
+        """
         longest_s = max(POLL_S, self.place.nodes / LISTINGS_PER_S)
         pause_s = FIRST_POLL_S
         while not condition() and not self.is_leaving():

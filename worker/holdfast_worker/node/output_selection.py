@@ -1,4 +1,4 @@
-"""Selects the output files of a node: those that match the patterns of the job file, within limits. Standard library only."""
+"""Selects the output files of a node, within limits. Standard library only."""
 
 from __future__ import annotations
 
@@ -149,7 +149,10 @@ class OutputSelection:
         raise ValueError(_LEAVES if is_file else "is not a file")
 
     def _matches(self, pattern: str) -> Iterator[str]:
-        """Paths that match, with all files below a matching directory. A directory is a link that leaves."""
+        """Paths that match, with all files below a matching directory.
+
+        A directory among them is a link that leaves.
+        """
         for found in sorted(self.root.glob(pattern.strip("/"))):
             if not found.is_dir() or not found.resolve().is_relative_to(self.root):
                 yield found.relative_to(self.root).as_posix()

@@ -87,7 +87,7 @@ def is_safe_path(path: str) -> bool:
 
 
 def node_path(node: int, path: str, suffix: str = "") -> str:
-    """The path of a node's file among those of all nodes: that of node 0 as it is, others below node-N."""
+    """The path of a node's file among those of all nodes: below node-N, except for node 0."""
     return f"node-{node}{suffix}/{path}" if node else path
 
 
