@@ -110,7 +110,7 @@ class AttemptOutputs:
 
 
 def _free_suffix(node: int, first: OutputCollection) -> str:
-    """What distinguishes the directory of a node from those of node 0, also where case does not count."""
+    """What distinguishes the directory of a node from those of node 0, whatever their case."""
     taken = {file.path.partition("/")[0].casefold() for file in first.files if not first.node}
     suffix = ""
     while f"node-{node}{suffix}" in taken:

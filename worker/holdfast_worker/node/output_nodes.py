@@ -124,9 +124,9 @@ class OutputNodes:
             time.sleep(JITTER.uniform(0, POLL_S))
 
     def wait_for_others(self) -> None:
-        """Wait until the other nodes have collected their files, as the launcher would end them before.
+        """Wait until the other nodes have collected their files.
 
-        Not longer than `begin_s` for nodes that do not collect: they were lost, or their ranks still run.
+        The launcher would end them before. Nodes that do not collect were lost, or their ranks still run: they have `begin_s`.
         """
         missing = set[int]()
         log_s = time.monotonic() + LOG_AFTER_S
