@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 from holdfast.cli.app import app
-from holdfast_worker.node.output_collection import OutputSelection, OutputUpload
+from holdfast_worker.node.output_collection import OutputUpload
+from holdfast_worker.node.output_selection import OutputSelection
 from holdfast_worker.protocol.output_files import OUTPUT_PART_BYTES, OutputCollection
 from holdfast_worker.storage.directory import DirectoryStore
-from support.events import submitted
+from support.events import finished, launched, ready, submitted
 from support.simulated_service import SimulatedService, served
 from typer.testing import CliRunner
 
@@ -43,14 +44,16 @@ def at_terminal(service: SimulatedService, monkeypatch: pytest.MonkeyPatch) -> I
         yield CliRunner()
 
 
-def send(store: DirectoryStore, tmp_path: Path, epoch: int = 1, **files: bytes) -> OutputCollection:
-    """Collect files like the worker of an attempt."""
-    folder = tmp_path / f"work-{epoch}"
+def send(
+    store: DirectoryStore, tmp_path: Path, epoch: int = 1, node: int = 0, **files: bytes
+) -> OutputCollection:
+    """Collect files like the worker of a node in an attempt."""
+    folder = tmp_path / f"work-{epoch}-{node}"
     (folder / "out").mkdir(parents=True)
     for name, data in files.items():
         (folder / "out" / name).write_bytes(data)
     (folder / "out/etc").symlink_to("/etc/passwd")
-    selection = OutputSelection(folder)
+    selection = OutputSelection(folder, node=node)
     selection.add(["out/*"])
     upload = OutputUpload(
         store=store,
@@ -95,7 +98,7 @@ def test_files_of_the_newest_attempt_are_listed(
         ("out/b", 0, 0),
     ]
     assert found["left_out"] == [
-        {"path": "out/etc", "reason": "is a link that leaves the working directory"}
+        {"node": 0, "path": "out/etc", "reason": "is a link that leaves the working directory"}
     ]
 
 
@@ -150,6 +153,120 @@ def test_damaged_list_of_files_is_a_sentence(
 
     assert answer.status_code == 409
     assert "lists '../../a', which is not a path below a directory" in answer.json()["detail"]
+
+
+def paths(world: SimulatedService) -> list[str]:
+    return [file["path"] for file in listed(world)["files"]]
+
+
+def test_files_of_other_nodes_are_below_their_names(
+    service: SimulatedService, store: DirectoryStore, tmp_path: Path
+) -> None:
+    for node in (12, 1, 0):
+        send(store, tmp_path, 3, node, a=f"node {node}".encode())
+
+    found = listed(service)
+    second = service.http.get(f"/v1/jobs/{JOB}/outputs/1000000", params={"epoch": 3})
+    absent = service.http.get(f"/v1/jobs/{JOB}/outputs/2000000")
+
+    assert [(file["node"], file["number"], file["path"]) for file in found["files"]] == [
+        (0, 0, "out/a"),
+        (1, 1_000_000, "node-1/out/a"),
+        (12, 12_000_000, "node-12/out/a"),
+    ]
+    assert [(left["node"], left["path"]) for left in found["left_out"]] == [
+        (0, "out/etc"),
+        (1, "node-1/out/etc"),
+        (12, "node-12/out/etc"),
+    ]
+    assert (found["epoch"], found["size_bytes"], found["left_out_count"]) == (3, 6 + 6 + 7, 3)
+    assert (second.content, absent.status_code) == (b"node 1", 404)
+
+
+def test_directory_of_node_0_may_have_the_name_of_a_node(
+    service: SimulatedService, store: DirectoryStore, tmp_path: Path
+) -> None:
+    """Also on a machine of the client where case does not count."""
+    first = send(store, tmp_path, 1, 0, a=b"0", b=b"0")
+    send(store, tmp_path, 1, 1, a=b"1")
+    raw = json.loads(first.dump())["files"]
+    rewrite(store, first, files=[{**raw[0], "path": "Node-1/out/a"}, {**raw[1], "path": "node-1_"}])
+
+    assert paths(service) == ["Node-1/out/a", "node-1_", "node-1__/out/a"]
+
+
+def test_node_0_replaces_the_files_of_an_attempt(
+    service: SimulatedService, store: DirectoryStore, tmp_path: Path
+) -> None:
+    """A download of the files before is not cut off by the first of several nodes."""
+    first = send(store, tmp_path, 1, 0, a=b"0")
+    send(store, tmp_path, 1, 1, a=b"1")
+    send(store, tmp_path, 2, 1, a=b"new")
+    before = listed(service)
+    content = service.http.get(f"/v1/jobs/{JOB}/outputs/0", params={"epoch": 1}).content
+    send(store, tmp_path, 2, 0, b=b"new")
+
+    after = listed(service)
+
+    assert (before["epoch"], content) == (1, b"0")
+    assert (after["epoch"], paths(service)) == (2, ["out/b", "node-1/out/a"])
+    assert not store.list(first.data_prefix)
+    assert not [key for key in store.list("outputs/") if "e1-" in key or "0001" in key]
+
+
+def test_last_attempt_has_the_files_of_the_nodes_left(
+    service: SimulatedService, store: DirectoryStore, tmp_path: Path
+) -> None:
+    """Node 0 was lost, and no attempt follows."""
+    send(store, tmp_path, 1, 1, a=b"1")
+    without = paths(service)
+    send(store, tmp_path, 1, 0, a=b"0")
+    send(store, tmp_path, 2, 1, a=b"1")
+    running = paths(service)
+    journal = service.services.journal
+    journal.append(journal.read(JOB), [launched(), ready(1), finished(2)])
+
+    found = listed(service)
+
+    assert without == ["node-1/out/a"]
+    assert running == ["out/a", "node-1/out/a"]
+    assert [file["path"] for file in found["files"]] == ["node-1/out/a"]
+    assert (found["epoch"], found["attempt"]) == (2, 2)
+
+
+def test_damaged_list_of_a_node_leaves_out_that_node(
+    service: SimulatedService, store: DirectoryStore, tmp_path: Path
+) -> None:
+    send(store, tmp_path, 1, 0, a=b"0")
+    rewrite(store, send(store, tmp_path, 1, 1, a=b"1"), exit_code=None)
+    store.put("outputs/commits/000000000001-n2.json", b" " * ((4 << 20) + 1))
+    send(store, tmp_path, 1, 3, a=b"3")
+
+    found = listed(service)
+
+    assert [file["path"] for file in found["files"]] == ["out/a", "node-3/out/a"]
+    reasons = {left["path"]: left["reason"] for left in found["left_out"]}
+    assert "has a list that cannot be used" in reasons["node-1"]
+    assert "is too large" in reasons["node-2"]
+
+
+def test_lists_of_hostile_nodes_are_bounded(
+    service: SimulatedService, store: DirectoryStore, tmp_path: Path
+) -> None:
+    """A job's program can write the lists of any number of nodes."""
+    send(store, tmp_path, 1, 0, a=b"0")
+    sent = send(store, tmp_path, 1, 1, a=b"1")
+    file = json.loads(sent.dump())["files"][0]
+    files = [{**file, "number": number, "path": f"{number}"} for number in range(1000)]
+    content = json.dumps({**json.loads(sent.dump()), "files": files}).encode()
+    for node in range(1, 12):
+        store.put(replace(sent, node=node).commit_key, content)
+
+    found = listed(service)
+
+    assert len(found["files"]) == 10_000
+    assert len(found["left_out"]) == 100
+    assert found["left_out_count"] == 1 + 11 + 1001
 
 
 def test_store_that_the_service_cannot_read_is_named(world: SimulatedService) -> None:
@@ -212,6 +329,28 @@ def test_command_lists_and_downloads_files(
     assert (target / "out/a").read_bytes() == LARGE
     assert sorted(path.name for path in (target / "out").iterdir()) == ["a", "b"]
     assert json.loads(as_json.stdout)["files"][1]["path"] == "out/b"
+
+
+def test_command_shows_and_downloads_files_of_one_node(
+    at_terminal: CliRunner, store: DirectoryStore, tmp_path: Path
+) -> None:
+    for node in (0, 1):
+        send(store, tmp_path, 1, node, a=f"node {node}".encode())
+    target, all_of_them = tmp_path / "target", tmp_path / "all"
+
+    shown = at_terminal.invoke(app, ["outputs", JOB])
+    of_one = at_terminal.invoke(app, ["outputs", JOB, "--node", "1"])
+    at_terminal.invoke(app, ["outputs", JOB, "--node", "1", "--download", str(target)])
+    at_terminal.invoke(app, ["outputs", JOB, "--download", str(all_of_them)])
+
+    rows = [line.split() for line in shown.stdout.splitlines()[1:3]]
+    assert [(row[0], row[-1]) for row in rows] == [("0", "out/a"), ("1", "node-1/out/a")]
+    assert "node-1/out/a" in of_one.stdout
+    assert "1 files, 6 B" in of_one.output
+    assert "note: out/etc" not in of_one.output
+    assert [path.name for path in target.iterdir()] == ["node-1"]
+    found = {path: (all_of_them / path).read_text() for path in ("out/a", "node-1/out/a")}
+    assert found == {"out/a": "node 0", "node-1/out/a": "node 1"}
 
 
 def test_download_stays_within_its_directory(

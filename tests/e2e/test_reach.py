@@ -54,6 +54,7 @@ def test_nodes_of_a_real_job_are_reached(service: Service) -> None:
     assert [(one.returncode, one.stdout) for one in found] == [(3, "0"), (3, "1")], found
     assert done["state"] == "succeeded"
     assert (service.folder / "target/results/0.txt").read_text() == "0"
+    assert (service.folder / "target/node-1/results/1.txt").read_text() == "1"
     assert json.loads(service.cli("outputs", job, "--json").stdout)["exit_code"] == 0
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import time
 from pathlib import Path
 
 import pytest
-from holdfast_worker.node.output_collection import OutputSelection, OutputUpload
+from holdfast_worker.node.output_collection import OutputUpload
+from holdfast_worker.node.output_selection import OutputSelection
 from holdfast_worker.storage.directory import DirectoryStore
 from playwright.sync_api import Page, expect
 from support.simulated_service import SimulatedService
@@ -41,12 +43,25 @@ holdfast: {{checkpoint: {{store: "file://{tmp_path}/store"}}, outputs: results/}
         until_s=time.monotonic() + 60,
     ).send(1, 3)
 
+    other = OutputSelection(tmp_path / "work", node=1)
+    other.add(["results/*.json"])
+    OutputUpload(
+        store=DirectoryStore(tmp_path / "store" / job),
+        selection=other,
+        epoch=1,
+        nonce="0123abcd",
+        until_s=time.monotonic() + 60,
+    ).send(1, 3)
+
     page.reload()
 
-    expect(tab).to_contain_text("Attempt 1 exited with code 3 and left 1 file")
+    expect(tab).to_contain_text("Attempt 1 exited with code 3 and left 2 files")
+    rows = tab.get_by_role("row")
+    expect(rows.nth(1)).to_contain_text(re.compile(r"^results/a b\.json\s*0"))
+    expect(rows.nth(2)).to_contain_text(re.compile(r"^node-1/results/a b\.json\s*1"))
     expect(tab).to_contain_text("results/etc was left out: it is a link that leaves")
     with page.expect_download() as downloaded:
-        tab.get_by_role("link", name="results/a b.json").click()
+        tab.get_by_role("link", name="node-1/results/a b.json").click()
     assert downloaded.value.path().read_text() == "{}"
     assert downloaded.value.suggested_filename == "a b.json"
     for scheme, width in (("light", 1440), ("dark", 390)):

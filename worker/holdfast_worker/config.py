@@ -128,7 +128,7 @@ class Config:
     """Number of complete checkpoints that this worker keeps.
     None: the service deletes checkpoints."""
     outputs: Sequence[str]
-    """Patterns of output files that the first node sends to the store at the end."""
+    """Patterns of output files that each node sends to the store at the end."""
     keep_failed_s: int
     max_stall: MaxStall
     on_save_failure: OnFailure

@@ -128,7 +128,7 @@ class JobCalls:
 
     @endpoint
     def outputs(self, job_id: str) -> Call[OutputsOut]:
-        """Return the output files of the newest attempt that has ended by itself."""
+        """Return the output files of all nodes of the newest attempt that has ended by itself."""
         return get(OutputsOut, url_path("jobs", job_id, "outputs"))
 
     @endpoint

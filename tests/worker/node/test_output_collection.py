@@ -8,11 +8,8 @@ from pathlib import Path
 
 import pytest
 from holdfast_worker.checkpoint.fencing import FencedOut, FencingTokens
-from holdfast_worker.node.output_collection import (
-    OutputLimits,
-    OutputSelection,
-    OutputUpload,
-)
+from holdfast_worker.node.output_collection import OutputUpload
+from holdfast_worker.node.output_selection import OutputLimits, OutputSelection
 from holdfast_worker.protocol.environment import Exit
 from holdfast_worker.protocol.output_files import (
     OUTPUT_COMMITS,
@@ -108,6 +105,22 @@ def test_what_is_no_readable_file_is_left_out(folder: Path) -> None:
         "results/gone.json": "cannot be read: No such file or directory",
         "results/new\nline.json": "has a name that other machines cannot create",
     }
+
+
+def test_path_has_room_for_the_name_of_its_node(folder: Path) -> None:
+    """The files of other nodes are below node-N."""
+    long = folder.joinpath(*["d" * 200] * 4, "d" * (1024 - 4 * 201 - len("/x")))
+    long.mkdir(parents=True)
+    (long / "x").write_text("x")
+    pattern = "**/x"
+
+    found = [OutputSelection(folder, node=node) for node in (0, 1)]
+    for selection in found:
+        selection.add([pattern])
+
+    assert [len(selection.paths) for selection in found] == [1, 0]
+    [reason] = reasons(found[1]).values()
+    assert reason == "has a name that other machines cannot create"
 
 
 def test_files_beyond_the_limits_are_left_out(folder: Path) -> None:

@@ -13,8 +13,9 @@ from holdfast_worker.protocol.output_files import (
     OutputCollection,
     OutputFile,
     check_output_pattern,
-    is_older,
+    is_replaced,
     is_safe_path,
+    parse_commit_key,
 )
 
 DIGEST = "0" * 64
@@ -108,6 +109,41 @@ def test_damaged_or_hostile_commit_is_refused(data: bytes) -> None:
         OutputCollection.parse(data, 3)
 
 
+def test_keys_of_other_nodes_are_their_own() -> None:
+    """Earlier versions skip them: they read and delete only keys of the form of node 0."""
+    made = OutputCollection.parse(commit(), 3, 12)
+
+    assert made.commit_key == "outputs/commits/000000000003-n12.json"
+    assert made.part_key(made.files[0], 0) == "outputs/data/n12-e3-0123abcd/000000/000000"
+    assert parse_commit_key(made.commit_key) == (3, 12)
+    assert parse_commit_key("outputs/commits/000000000003.json") == (3, 0)
+    for other in ("03-n0", "03-n01", "03-n1234567", "03-1"):
+        assert parse_commit_key(f"outputs/commits/0000000000{other}.json") is None
+    assert OutputCollection.parse(made.dump(), 3, 12) == made
+
+
+@pytest.mark.parametrize(
+    ("key", "by_first", "by_second"),
+    [
+        ("outputs/commits/000000000002-n1.json", True, False),
+        ("outputs/commits/000000000003-n1.json", False, False),
+        ("outputs/data/n1-e2-aaaaaaaa/000000/000000", True, False),
+        ("outputs/data/n1-e3-aaaaaaaa/000000/000000", False, True),
+        ("outputs/data/n1-e3-0123abcd/000000/000000", False, False),
+        ("outputs/data/n2-e3-aaaaaaaa/000000/000000", False, False),
+        ("outputs/data/e2-aaaaaaaa/000000/000000", True, False),
+        ("outputs/data/e3-aaaaaaaa/000000/000000", True, False),
+        ("outputs/nodes/000000000002/000001.done", True, False),
+        ("outputs/nodes/000000000003/000001.done", False, False),
+    ],
+)
+def test_node_0_replaces_the_files_of_all_nodes(key: str, by_first: bool, by_second: bool) -> None:
+    """The files of an earlier attempt are complete until then."""
+    collections = [OutputCollection.parse(commit(), 3, node) for node in (0, 1)]
+
+    assert [is_replaced(key, each) for each in collections] == [by_first, by_second]
+
+
 @pytest.mark.parametrize(
     ("key", "older"),
     [
@@ -122,4 +158,4 @@ def test_damaged_or_hostile_commit_is_refused(data: bytes) -> None:
     ],
 )
 def test_objects_of_earlier_attempts_are_older(key: str, older: bool) -> None:
-    assert is_older(key, OutputCollection.parse(commit(), 3)) is older
+    assert is_replaced(key, OutputCollection.parse(commit(), 3)) is older

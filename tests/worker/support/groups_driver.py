@@ -44,11 +44,12 @@ class Groups:
         script: Sequence[str] | None = None,
         *,
         every: str = "5 steps",
+        has_workdirs: bool = False,
         **extra: str,
     ) -> None:
         """`sizes`: number of nodes of each group. `script`: another script with its first arguments.
 
-        `every`: see `RunDriver`.
+        `every`: see `RunDriver`. `has_workdirs`: the nodes run in the directories `n0`, `n1` and so on instead of that of the tests.
         """
         self.path = path
         self.sizes = sizes
@@ -57,6 +58,7 @@ class Groups:
         self._arguments: tuple[str, ...] = ()
         self._master_port = str(free_port())
         self._driver = GroupsDriver(path, every=every)
+        self._has_workdirs = has_workdirs
         self._lives = [0] * len(sizes)
         self._extra = {"HOLDFAST_MAX_RESTARTS": "1", **extra}
         self.wrappers: dict[int, list[subprocess.Popen[str]]] = {}
@@ -97,6 +99,8 @@ class Groups:
             "SKYPILOT_NODE_IPS": "\n".join(["127.0.0.1"] * self.sizes[group]),
             **self._extra,
         }
+        if self._has_workdirs:
+            self._driver.workdir = self.path / f"n{sum(self.sizes[:group]) + rank}"
         return self._driver.start_wrapper("--nproc-per-node", "1", *self._script, *self._arguments)
 
     def _home(self, group: int, rank: int = 0, life: int | None = None) -> Path:

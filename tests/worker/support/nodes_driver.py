@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -40,11 +40,13 @@ class Nodes:
         steps: int = 24,
         script: Sequence[str] | None = None,
         network: NodeNetwork | None = None,
+        workdir: Callable[[int], Path] | None = None,
         **extra: str,
     ) -> None:
         """`script`: another script with its first arguments.
 
         `network`: each node is a machine in it, and so is each replacement; None: all use the addresses of this machine.
+        `workdir`: the working directory of a node; None: that of the tests.
         """
         self._script = script or (SCRIPT, str(steps), str(path))
         self.driver = RunDriver(path, every="5 steps")
@@ -56,6 +58,7 @@ class Nodes:
         """What wrappers logged that were killed."""
         self.attempt = 0
         self._network = network
+        self._workdir = workdir
         self._extra = {"HOLDFAST_MAX_RESTARTS": "1", **extra}
         self._starts = [0] * nodes
 
@@ -84,6 +87,7 @@ class Nodes:
             **self._extra,
             **own,
         }
+        self.driver.workdir = self._workdir and self._workdir(node)
         # The driver counts each wrapper as an attempt.
         self.driver.attempt = self.attempt - 1
         return self.driver.start_watched("--nproc-per-node", "1", *self._script, *self._arguments)

@@ -56,6 +56,8 @@ class RunDriver:
     attempt: int = 0
     forks: bool = True
     """Whether wrappers and their children are forked instead of started as programs."""
+    workdir: Path | None = None
+    """Working directory of wrappers; None: that of the tests."""
 
     def environment(self) -> dict[str, str]:
         """Environment of the current attempt, as a launcher sets it."""
@@ -124,7 +126,14 @@ class RunDriver:
     def _start(self, *arguments: str) -> subprocess.Popen[str]:
         self.attempt += 1
         self.run_dir.mkdir(parents=True, exist_ok=True)
-        pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        if self.workdir:
+            self.workdir.mkdir(parents=True, exist_ok=True)
+        pipes: dict[str, Any] = {
+            "cwd": self.workdir,
+            "stdout": subprocess.PIPE,
+            "stderr": subprocess.PIPE,
+            "text": True,
+        }
         env = self.environment()
         wrapper = (
             Forked("worker", arguments, env=env, **pipes)

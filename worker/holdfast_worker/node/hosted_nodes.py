@@ -108,6 +108,11 @@ class HostedNodes:
         self._layout = layout
         self._running: dict[int, _Hosted] = {}
 
+    @property
+    def nodes(self) -> frozenset[int]:
+        """The nodes that run here."""
+        return frozenset(self._running)
+
     def update(self, wanted: Mapping[int, int]) -> None:
         """Host these nodes, given the number of each one's start, and no others."""
         for node, hosted in [*self._running.items()]:

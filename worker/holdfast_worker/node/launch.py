@@ -31,7 +31,8 @@ from holdfast_worker.node.node_run import (
     log_write_errors,
 )
 from holdfast_worker.node.open_trackers import end_open_tracker
-from holdfast_worker.node.output_collection import collect_outputs
+from holdfast_worker.node.output_collection import OutputCollector
+from holdfast_worker.node.output_nodes import CollectingNode, run_identity
 from holdfast_worker.node.rank_variables import (
     DEBUG_RANKS,
     DEBUG_VARIABLES,
@@ -100,6 +101,8 @@ class NodeLauncher:
         self._agent_process = AgentProcess(is_warm=config.is_warm, successor=successor)
         self._exit_report = None if topology.node_rank else ExitReport(config, run_dir)
         self._holder: MemoryHolder | None = None
+        self._leader = topology.leader
+        self._hosted: frozenset[int] = frozenset()
         env = environment()
         self._gpus = GpuMonitor(
             topology.node_rank, run_dir, host_name(env), partial(open_gpus, env)
@@ -128,12 +131,10 @@ class NodeLauncher:
                 self._gpus.publish(is_last=True)
                 self._exit_report.write(code)
                 end_open_tracker(self._run_dir, self._exit_report.exit_reason(code))
-            if not self._topology.node_rank and code not in {
-                Exit.PREEMPTED,
-                Exit.FENCED,
-                Exit.USAGE,
-            }:
-                collect_outputs(self._config, self._run_dir, code)
+            # The node that hosts another one has its files, as both use the same directory.
+            is_own = not self._config.hosted_start
+            if is_own and code not in {Exit.PREEMPTED, Exit.FENCED, Exit.USAGE}:
+                self._collect_outputs(code)
             if code in {Exit.PREEMPTED, Exit.FENCED}:
                 self._linger()
             elif code not in {Exit.DONE, Exit.USAGE}:
@@ -150,8 +151,13 @@ class NodeLauncher:
         at = self._topology
         layout = layout or RankLayout.from_counts([_default_ranks(at)], at.nodes)
         if self._rendezvous is None:
-            return self._node_run(at, self._config).run(script, layout)
+            return self._run_to_end(self._node_run(at, self._config), script, layout)
         return self._run_with_leaders(self._rendezvous, script, layout)
+
+    def _run_to_end(self, run: NodeRun, script: Sequence[str], layout: RankLayout) -> int:
+        code = run.run(script, layout)
+        self._hosted = run.hosted_nodes
+        return code
 
     def _node_run(self, topology: Topology, config: Config) -> NodeRun:
         return NodeRun(
@@ -181,14 +187,28 @@ class NodeLauncher:
             if found is None:
                 return Exit.PREEMPTED
             leader, start = found
+            self._leader = leader.incarnation
             config = replace(self._config, node_start=start)
             run = self._node_run(self._topology.with_leader(leader), config)
-            code = run.run(script, layout)
+            code = self._run_to_end(run, script, layout)
             if not run.awaits_leader:
                 return code
             log_info("this node waits for the next node 0, and starts its ranks again there")
             self._run_dir.clear()
             rendezvous.joined += run.has_met
+
+    def _collect_outputs(self, code: int) -> None:
+        """Send the output files of this node to the store, and wait for those of the others."""
+        place = CollectingNode(
+            node=self._topology.node_rank,
+            nodes=self._topology.nodes,
+            run=run_identity(self._config.placement, self._leader, environment()),
+            hosted=self._hosted,
+        )
+        collector = OutputCollector(
+            config=self._config, run_dir=self._run_dir, place=place, is_leaving=self._is_leaving
+        )
+        collector.collect(code)
 
     def _keep_failed(self) -> None:
         """Keep this node for commands of users, if the job file asks for it.

@@ -107,6 +107,8 @@ class NodeRun:
         self._newest_starts: dict[int, int] = {}
         start = ChannelAddress.of_node(topology, config, restarts=None).start
         self._drills = NodeDrills(topology.node_rank, start, self._newest_starts)
+        self.hosted_nodes: frozenset[int] = frozenset()
+        """The missing nodes whose ranks ran here until the end."""
         self.awaits_leader = False
         """Whether the ranks start again with the next leader, as this node stands."""
         self.has_met = False
@@ -121,6 +123,7 @@ class NodeRun:
         try:
             code = self._run_ranks(script, layout)
         finally:
+            self.hosted_nodes = self._hosted.nodes
             self._hosted.close(waits=code in {Exit.DONE, Exit.PREEMPTED})
         return code
 

@@ -54,7 +54,7 @@ class Env(StrEnum):
     """Maximum time without a step of any rank: `auto`, a duration such as `20m`, or `off`;
     absent means `auto`."""
     OUTPUTS = "HOLDFAST_OUTPUTS"
-    """Patterns of output files that the first node sends to the store at the end of an attempt, as a JSON list. Absent: none."""
+    """Patterns of output files that each node sends to the store at the end of an attempt, as a JSON list. Absent: none."""
     KEEP_FAILED = "HOLDFAST_KEEP_FAILED"
     """Seconds for which nodes are kept after a failure of the program, for commands of users. Absent: none."""
     ON_SAVE_FAILURE = "HOLDFAST_ON_SAVE_FAILURE"

@@ -1,9 +1,13 @@
 """Output files of a job in its checkpoint store. Standard library only.
 
-    outputs/data/e3-9f31c2d4/000000/000000    a part of the first file that the attempt of epoch 3 left
-    outputs/commits/000000000003.json         which files these are, written last: they exist from then on
+    outputs/data/e3-9f31c2d4/000000/000000       a part of the first file that node 0 left in the attempt of epoch 3
+    outputs/commits/000000000003.json            which files these are, written last: they exist from then on
+    outputs/data/n1-e3-0b7e99a1/000000/000000    a part of the first file of node 1
+    outputs/commits/000000000003-n1.json         the files of node 1
+    outputs/nodes/000000000003/                  which nodes have begun and ended to collect, and which sends a file that several have
 
-The worker writes them at the end of an attempt, and the service lists and reads them. A higher epoch has replaced a lower one.
+The workers write them at the end of an attempt, and the service lists and reads them. A higher epoch has replaced a lower one. The keys of
+node 0 are those of versions that collect from this node alone.
 """
 
 from __future__ import annotations
@@ -13,20 +17,27 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 
 OUTPUTS: Final = "outputs/"
 """Prefix of all keys of output files."""
 OUTPUT_COMMITS: Final = f"{OUTPUTS}commits/"
 OUTPUT_DATA: Final = f"{OUTPUTS}data/"
+OUTPUT_NODES: Final = f"{OUTPUTS}nodes/"
 
 MAX_PATTERNS: Final = 50
 """Patterns of output files in a job file. A lower value refuses jobs with many kinds of files; a higher value searches longer."""
 MAX_PATTERN_CHARS: Final = 200
 MAX_OUTPUT_FILES: Final = 1000
-"""Output files of an attempt. A lower value leaves out more; a higher value pays for nodes that send small files."""
+"""Output files of a node. A lower value leaves out more; a higher value pays for nodes that send small files."""
 MAX_OUTPUT_BYTES: Final = 10 << 30
-"""Bytes of an attempt's output files. A lower value leaves out more; a higher value pays for nodes that send, and for storage."""
+"""Bytes of a node's output files. A lower value leaves out more; a higher value pays for nodes that send, and for storage."""
+MAX_OTHERS_FILES: Final = 9000
+"""Output files of all nodes but the first, which share them equally. A lower value leaves out more of large jobs; a higher value makes long lists."""
+MAX_OTHERS_BYTES: Final = 90 << 30
+"""Bytes of the output files of all nodes but the first. A lower value leaves out more of large jobs; a higher value pays for storage."""
+NUMBERS_PER_NODE: Final = 1_000_000
+"""Numbers in requests that belong to one node. A file's number in keys has six digits."""
 OUTPUT_PART_BYTES: Final = 16 << 20
 """Bytes of one object. A lower value adds requests; a higher value needs more memory to send and to read it."""
 MAX_LEFT_OUT: Final = 100
@@ -37,7 +48,9 @@ MAX_PATH_BYTES: Final = 1024
 """Bytes of a file's path. A lower value leaves out deep folders; a higher value exceeds what clients can create."""
 
 _NONCE: Final = re.compile(r"[0-9a-f]{8}")
-_COMMIT_KEY: Final = re.compile(rf"{OUTPUT_COMMITS}(\d{{12,18}})\.json")
+_COMMIT_KEY: Final = re.compile(rf"{OUTPUT_COMMITS}(\d{{12,18}})(?:-n([1-9]\d{{0,5}}))?\.json")
+_DATA_KEY: Final = re.compile(rf"{OUTPUT_DATA}(?:n(\d+)-)?e(\d+)-")
+_NODES_KEY: Final = re.compile(rf"{OUTPUT_NODES}(\d{{12,18}})/")
 
 
 def check_output_pattern(pattern: str) -> None:
@@ -73,6 +86,11 @@ def is_safe_path(path: str) -> bool:
     )
 
 
+def node_path(node: int, path: str, suffix: str = "") -> str:
+    """The path of a node's file among those of all nodes: below node-N, except for node 0."""
+    return f"node-{node}{suffix}/{path}" if node else path
+
+
 @dataclass(frozen=True, slots=True)
 class OutputFile:
     """One output file."""
@@ -101,10 +119,11 @@ class LeftOutFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputCollection:
-    """The output files of one attempt."""
+    """The output files that one node has left in one attempt."""
 
     epoch: int
     """Fencing token of the attempt."""
+    node: int = 0
     nonce: str
     """Random for each collection, so that each key is used once."""
     attempt: int | None
@@ -119,12 +138,13 @@ class OutputCollection:
     @property
     def commit_key(self) -> str:
         """Key of the object that lists the files."""
-        return f"{OUTPUT_COMMITS}{self.epoch:012d}.json"
+        of_node = f"-n{self.node}" if self.node else ""
+        return f"{OUTPUT_COMMITS}{self.epoch:012d}{of_node}.json"
 
     @property
     def data_prefix(self) -> str:
         """Prefix of the keys of all files."""
-        return data_prefix(self.epoch, self.nonce)
+        return data_prefix(self.epoch, self.nonce, self.node)
 
     def file_prefix(self, file: OutputFile) -> str:
         """Prefix of the keys of a file's parts."""
@@ -132,7 +152,7 @@ class OutputCollection:
 
     def part_key(self, file: OutputFile, part: int) -> str:
         """Key of a part of a file."""
-        return part_key(self.epoch, self.nonce, file.number, part)
+        return f"{self.file_prefix(file)}{part:06d}"
 
     def dump(self) -> bytes:
         """The content of the commit."""
@@ -140,8 +160,8 @@ class OutputCollection:
         return json.dumps(raw).encode()
 
     @classmethod
-    def parse(cls, data: bytes, epoch: int) -> Self:
-        """Parse the commit of an epoch, which a job's own program may have written.
+    def parse(cls, data: bytes, epoch: int, node: int = 0) -> Self:
+        """Parse the commit of a node and an epoch, which a job's own program may have written.
 
         Raises:
             ValueError: it is not such an object.
@@ -150,6 +170,7 @@ class OutputCollection:
             raw = json.loads(data)
             found = cls(
                 epoch=epoch,
+                node=node,
                 nonce=str(raw["nonce"]),
                 attempt=None if raw["attempt"] is None else int(raw["attempt"]),
                 exit_code=int(raw["exit_code"]),
@@ -167,30 +188,44 @@ class OutputCollection:
         return found
 
 
-def data_prefix(epoch: int, nonce: str) -> str:
+class CommitName(NamedTuple):
+    """Which files an object lists."""
+
+    epoch: int
+    node: int
+
+
+def data_prefix(epoch: int, nonce: str, node: int) -> str:
     """Prefix of the keys of one collection's files."""
-    return f"{OUTPUT_DATA}e{epoch}-{nonce}/"
+    of_node = f"n{node}-" if node else ""
+    return f"{OUTPUT_DATA}{of_node}e{epoch}-{nonce}/"
 
 
-def part_key(epoch: int, nonce: str, number: int, part: int) -> str:
-    """Key of a part of a file."""
-    return f"{data_prefix(epoch, nonce)}{number:06d}/{part:06d}"
+def nodes_prefix(epoch: int) -> str:
+    """Prefix of the keys by which nodes agree on what each sends."""
+    return f"{OUTPUT_NODES}{epoch:012d}/"
 
 
-def is_older(key: str, kept: OutputCollection) -> bool:
-    """Whether an object belongs to another collection, of the same attempt or an earlier one."""
-    if (epoch := parse_output_epoch(key)) is not None:
-        return epoch < kept.epoch
-    match = re.match(rf"{OUTPUT_DATA}e(\d+)-", key)
-    return (
-        match is not None and int(match[1]) <= kept.epoch and not key.startswith(kept.data_prefix)
-    )
+def is_replaced(key: str, by: OutputCollection) -> bool:
+    """Whether a collection replaces an object.
+
+    Those of earlier attempts exist until node 0 has sent its own files: the others may come first, or alone.
+    """
+    is_first = by.node == 0
+    if commit := parse_commit_key(key):
+        return is_first and commit.epoch < by.epoch
+    if nodes := _NODES_KEY.match(key):
+        return is_first and int(nodes[1]) < by.epoch
+    if not (data := _DATA_KEY.match(key)) or key.startswith(by.data_prefix):
+        return False
+    is_same = (int(data[2]), int(data[1] or 0)) == (by.epoch, by.node)
+    return is_same or (is_first and int(data[2]) < by.epoch)
 
 
-def parse_output_epoch(key: str) -> int | None:
-    """The epoch whose files an object lists; None for keys of a different form."""
+def parse_commit_key(key: str) -> CommitName | None:
+    """The epoch and the node whose files an object lists; None for keys of a different form."""
     match = _COMMIT_KEY.fullmatch(key)
-    return int(match[1]) if match else None
+    return CommitName(int(match[1]), int(match[2] or 0)) if match else None
 
 
 def _output_file(raw: Mapping[str, Any]) -> OutputFile:

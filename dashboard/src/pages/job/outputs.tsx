@@ -1,4 +1,4 @@
-// Output files of a job: the files that its newest attempt left in the store, each with a link to download it.
+// Output files of a job: the files that the nodes of its newest attempt left in the store, each with a link to download it.
 
 import { useOutputs } from '../../api/queries'
 import type { Job, OutputFile, Outputs } from '../../api/types'
@@ -9,6 +9,7 @@ import { At } from '../../ui/time'
 
 const columns = (job: Job, epoch: number | null): Column<OutputFile>[] => [
   { name: 'path', title: 'File', cell: (one) => <a href={`/v1/jobs/${encodeURIComponent(job.id)}/outputs/${one.number}?epoch=${epoch}`} download>{one.path}</a>, value: (one) => one.path },
+  { name: 'node', title: 'Node', numeric: true, cell: (one) => one.node, value: (one) => one.node },
   { name: 'size_bytes', title: 'Size', numeric: true, cell: (one) => inMebibytes(one.size_bytes), value: (one) => one.size_bytes },
 ]
 

@@ -92,7 +92,10 @@ class OutputFileOut(Schema):
     """One output file."""
 
     number: int = Field(description="Its number in requests.")
-    path: str = Field(description="Path below the working directory of the job.")
+    node: int = Field(default=0, description="Number of the node that it is from.")
+    path: str = Field(
+        description="Path below the working directory of the job; for nodes other than 0, with the prefix node-N/."
+    )
     size_bytes: int
     sha256: str
     parts: int = Field(description="Number of its parts, each of which one request returns.")
@@ -101,12 +104,13 @@ class OutputFileOut(Schema):
 class LeftOutFileOut(Schema):
     """A matching file that was not collected."""
 
+    node: int = Field(default=0, description="Number of the node that it is on.")
     path: str
     reason: str = Field(description="Why, as a sentence without its subject.")
 
 
 class OutputsOut(Schema):
-    """The output files of the newest attempt that has ended by itself."""
+    """The output files of all nodes of the newest attempt that has ended by itself."""
 
     patterns: list[str] = Field(description="Patterns of the job file; empty: none are collected.")
     epoch: int | None = Field(

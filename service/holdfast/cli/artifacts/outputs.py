@@ -25,12 +25,19 @@ Download = Annotated[
     Path | None,
     typer.Option("--download", metavar="DIR", help="Write the files below this directory."),
 ]
+Node = Annotated[
+    int | None, typer.Option("--node", min=0, help="Only the files of this node. Default: all.")
+]
 
 
-def outputs(job_id: JobId, *, download: Download = None, as_json: AsJson = False) -> None:
+def outputs(
+    job_id: JobId, *, node: Node = None, download: Download = None, as_json: AsJson = False
+) -> None:
     """List the output files of a job, or download them."""
     with Client.from_settings(read_settings(), retry_pauses_s=RETRY_PAUSES_S) as client:
         found = client.jobs.outputs(job_id)
+        if node is not None:
+            found = _of_node(found, node)
         if download is not None:
             if found.epoch is None:
                 raise NotFound(f"job {job_id} has no output files: {_why_none(found)}")
@@ -49,13 +56,29 @@ def outputs(job_id: JobId, *, download: Download = None, as_json: AsJson = False
         output.echo(f"note: {more} more files were left out")
 
 
+def _of_node(found: OutputsOut, node: int) -> OutputsOut:
+    """The files of one node."""
+    files = [file for file in found.files if file.node == node]
+    left_out = [left for left in found.left_out if left.node == node]
+    # Files beyond those that are named may be of any node.
+    more = found.left_out_count - len(found.left_out)
+    return found.model_copy(
+        update={
+            "files": files,
+            "left_out": left_out,
+            "left_out_count": len(left_out) + more,
+            "size_bytes": sum(file.size_bytes for file in files),
+        }
+    )
+
+
 def _print(found: OutputsOut) -> None:
     if found.collected_at is None:
         output.echo(f"no output files: {_why_none(found)}")
         return
-    table = output.table("SIZE", "PATH", right=("SIZE",))
+    table = output.table("NODE", "SIZE", "PATH", right=("NODE", "SIZE"))
     for file in found.files:
-        table.add_row(output.size(file.size_bytes), file.path)
+        table.add_row(str(file.node), output.size(file.size_bytes), file.path)
     output.print_table(table)
     attempt = f"attempt {found.attempt}" if found.attempt else "the newest attempt"
     output.echo(

@@ -122,6 +122,7 @@ EXAMPLES: Final = {
     "outputs": (
         "holdfast outputs bert-large",
         "holdfast outputs bert-large --download results",
+        "holdfast outputs bert-large --node 1 --download results",
     ),
     "checkpoints": (
         "holdfast checkpoints bert-large",

@@ -23,7 +23,7 @@ MEDIA_TYPE = "application/octet-stream"
 
 @router.get("", response_model=OutputsOut)
 def list_outputs(job: TheJob, services: TheServices) -> OutputsOut:
-    """List the output files of the newest attempt that has ended by itself.
+    """List the output files of all nodes of the newest attempt that has ended by itself.
 
     The list is read from the job's checkpoint store.
     """
@@ -31,25 +31,27 @@ def list_outputs(job: TheJob, services: TheServices) -> OutputsOut:
     found = outputs.newest() if outputs else None
     spec = JobSpec.from_stored(services.journal.submission(job.id).spec)
     files = found.files if found else ()
+    first = found.first if found else None
     return OutputsOut(
         patterns=spec.holdfast.outputs,
-        epoch=found.epoch if found else None,
-        attempt=found.attempt if found else None,
-        exit_code=found.exit_code if found else None,
-        collected_at=found.collected_at if found else None,
-        size_bytes=sum(file.size_bytes for file in files),
+        epoch=first.epoch if first else None,
+        attempt=first.attempt if first else None,
+        exit_code=first.exit_code if first else None,
+        collected_at=first.collected_at if first else None,
+        size_bytes=sum(each.file.size_bytes for each in files),
         files=[
             OutputFileOut(
-                number=file.number,
-                path=file.path,
-                size_bytes=file.size_bytes,
-                sha256=file.sha256,
-                parts=len(file.parts),
+                node=each.node,
+                number=each.number,
+                path=each.path,
+                size_bytes=each.file.size_bytes,
+                sha256=each.file.sha256,
+                parts=len(each.file.parts),
             )
-            for file in files
+            for each in files
         ],
         left_out=[
-            LeftOutFileOut(path=left.path, reason=left.reason)
+            LeftOutFileOut(node=left.node, path=left.path, reason=left.reason)
             for left in (found.left_out if found else ())
         ],
         left_out_count=found.left_out_count if found else 0,
