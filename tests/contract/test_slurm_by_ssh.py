@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import signal
 import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +17,7 @@ from holdfast.errors import LauncherUnreachable
 from holdfast.launchers.slurm import Transport, ssh
 from local_slurm import SlurmCluster
 from support.requirements import skip_or_fail
+from worker.support.run_driver import is_gone, wait_until
 
 SESSIONS = 10
 """Sessions per connection that sshd allows by default."""
@@ -99,7 +98,9 @@ def test_dead_shared_connection_is_replaced(login: Transport) -> None:
     found = re.search(r"pid=(\d+)", _control_kept_connection(login, "check"))
     assert found, "none is kept"
 
-    os.kill(int(found[1]), signal.SIGKILL)
+    kept = psutil.Process(int(found[1]))
+    kept.kill()
+    wait_until(lambda: is_gone(kept))  # Until then, its socket accepts connections.
     reply = login.bash("hostname")
 
     assert reply.out == b"login\n"
