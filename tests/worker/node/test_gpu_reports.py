@@ -50,7 +50,8 @@ def wait_for_readings(path: Path) -> None:
 
 @pytest.mark.full
 def test_fault_of_another_node_is_reported_once(tmp_path: Path) -> None:
-    nodes = Nodes(tmp_path, nodes=2, steps=12, **playing("off_bus"))
+    """A fault is that of a GPU of a host, however many nodes of a job this host is."""
+    nodes = Nodes(tmp_path, nodes=2, steps=12, SLURMD_NODENAME="gpu", **playing("off_bus"))
     nodes.driver.forks = False
     nodes.start("--hold", "4")
     wait_until(lambda: [each.node for each in read_nodes(nodes.driver)][:1] == [0])
@@ -60,6 +61,7 @@ def test_fault_of_another_node_is_reported_once(tmp_path: Path) -> None:
     log = nodes.finish()
     faults = nodes.driver.reports(ReportKind.GPU_UNHEALTHY)
     assert {(r.body["node"], r.body["gpu"]) for r in faults} == {(0, 1), (1, 1)}
+    assert {r.body["host"] for r in faults} == {"gpu-0", "gpu-1"}
     assert len(faults) == 2
     assert faults[0].body["faults"] == [GpuFault.OFF_BUS]
     assert faults[0].body["detail"] == "has fallen off the bus; Xid 79"

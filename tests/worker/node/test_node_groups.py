@@ -433,7 +433,11 @@ def test_two_groups_are_drilled_one_after_the_other(groups: Groups, undisturbed:
     groups.finish()
 
     assert replaced_ranks(groups) == [[2], [1]]
-    assert_no_step_is_lost(groups, undisturbed, 0, 2)
+    assert_no_step_is_lost(groups, undisturbed, 0)
+    # Rank 2 may be ended before it logs the step that all have completed.
+    logged, expected = groups.losses(2), undisturbed.losses(2)
+    assert [line for line in expected if line in logged] == logged
+    assert len(expected) - len(logged) <= 1
 
 
 @pytest.mark.full

@@ -76,6 +76,8 @@ class Nodes:
         own = {}
         if "HOLDFAST_NODE_START" in self._extra:
             own["HOLDFAST_NODE_START"] = str(self._starts[node])
+        if name := self._extra.get("SLURMD_NODENAME"):  # Nodes with names of their own.
+            own["SLURMD_NODENAME"] = f"{name}-{node}"
         if self._network:
             own |= {NAMESPACE: self.machines[node].namespace, "GLOO_SOCKET_IFNAME": CARD}
         self.driver.extra = {
