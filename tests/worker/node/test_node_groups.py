@@ -372,7 +372,7 @@ def test_notice_of_another_group_is_a_reason_to_save(groups: Groups, undisturbed
 
 def test_drill_ends_a_group_as_a_loss_does(groups: Groups, undisturbed: Nodes) -> None:
     groups.start(*DRILLED)
-    wait_until(groups.has_trained)
+    wait_until(groups.replaces)
 
     groups.drill(2)
     groups.start_group(2)
@@ -387,7 +387,7 @@ def test_drill_ends_a_group_as_a_loss_does(groups: Groups, undisturbed: Nodes) -
 
 def test_drill_with_notice_lets_all_ranks_save(groups: Groups, undisturbed: Nodes) -> None:
     groups.start(*DRILLED)
-    wait_until(groups.has_trained)
+    wait_until(groups.replaces)
 
     groups.drill(2, within_s=5)
     is_hinted = groups.run_dir(2).is_hinted()
@@ -422,7 +422,7 @@ def test_drill_of_the_group_of_the_leader(
 @pytest.mark.full
 def test_two_groups_are_drilled_one_after_the_other(groups: Groups, undisturbed: Nodes) -> None:
     groups.start(*DRILLED)
-    wait_until(groups.has_trained)
+    wait_until(groups.replaces)
 
     groups.drill(2)
     groups.start_group(2)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from holdfast_worker.protocol.environment import Exit
+from holdfast_worker.protocol.environment import WAITS_FILE, Exit
 from holdfast_worker.protocol.reports import Report, ReportKind
 from holdfast_worker.run_dir import RunDir
 from holdfast_worker.telemetry.spool import read_spool, spool_file
@@ -118,6 +118,10 @@ class Groups:
             for group in (groups or range(len(self.sizes)))
             for rank in range(self.sizes[group])
         )
+
+    def replaces(self) -> bool:
+        """Whether all nodes have trained, and node 0 would wait for one that is lost."""
+        return self.has_trained() and (self.run_dir(0).path / WAITS_FILE).exists()
 
     def kill(self, group: int) -> None:
         """Kill all processes of all nodes of a group."""
