@@ -79,6 +79,11 @@ class LoginNodeService(Service):
             },
         )
 
+    def _log(self) -> str:
+        """What Slurm knows, and the end of the service's log."""
+        queue = self.cluster.run("squeue", "--long")
+        return f"{queue}\n{self.cluster.run('sinfo', '--long', '-N')}\n{super()._log()}"
+
     def weights(self, job: str) -> str:
         """Digest of the weights in the checkpoint of the last step."""
         result = self.json("checkpoints", job)

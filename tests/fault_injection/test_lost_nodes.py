@@ -11,7 +11,14 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from fault_injection.lost_nodes import Disturbed, Kind, Schedule, Undisturbed, draw
+from fault_injection.lost_nodes import (
+    Disturbed,
+    Kind,
+    Schedule,
+    Undisturbed,
+    check_successors,
+    draw,
+)
 from support.repetitions import FAULT_SEEDS
 from support.requirements import skip_or_fail
 from worker.support.node_network import NodeNetwork, NotPossible
@@ -100,3 +107,14 @@ def test_random_partitions_change_no_step(
     disturbed.disturb()
 
     disturbed.check(undisturbed(schedule))
+
+
+@pytest.mark.parametrize("makers", ["", "aaab", "aabab", "ababb", "aabcbac"])
+def test_one_late_step_of_a_replaced_process_is_allowed(makers: str) -> None:
+    check_successors(makers, late=1)
+
+
+@pytest.mark.parametrize("makers", ["aabaab", "ababa", "abcaca"])
+def test_further_steps_of_a_replaced_process_are_found(makers: str) -> None:
+    with pytest.raises(AssertionError, match="two groups train"):
+        check_successors(makers, late=1)

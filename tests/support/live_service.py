@@ -114,7 +114,10 @@ class Service:
             found.append(self._job(job_id))
             return reached(found[-1])
 
-        self.wait(look, f"job {job_id} gets there")
+        def seen() -> str:
+            return f"{found[-1]}\n{self.cli('logs', job_id).stdout[-3000:]}"
+
+        self.wait(look, f"job {job_id} gets there", seen)
         return found[-1]
 
     def get(self, path: str, timeout_s: float = PATIENCE_S) -> httpx2.Response:
@@ -151,10 +154,13 @@ class Service:
     def ended(self, job_id: str) -> dict[str, Any]:
         return self.until(job_id, lambda job: job["state"] in {"succeeded", "failed", "cancelled"})
 
-    def wait(self, true: Callable[[], bool], what: str) -> None:
+    def wait(self, true: Callable[[], bool], what: str, seen: Callable[[], str] = str) -> None:
+        """Wait until `true` holds; the failure of a test shows `seen`, and the end of the service's log."""
         deadline = time.monotonic() + PATIENCE_S
         while not true():
-            assert time.monotonic() < deadline, f"waited too long until {what}\n{self._log()}"
+            assert time.monotonic() < deadline, (
+                f"waited too long until {what}\n{seen()}\n{self._log()}"
+            )
             time.sleep(0.1)
 
     def _log(self) -> str:
