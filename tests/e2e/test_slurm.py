@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 import pytest
 from local_slurm import SlurmCluster
-from support.held_example import held_example, release
+from support.held_example import held_example, is_held, release
 from support.live_service import EXAMPLE, Service
 
 STEPS = 24
@@ -42,7 +42,7 @@ class LoginNodeService(Service):
         self.environment["HOLDFAST_TRUST_LOOPBACK"] = "true"
 
     def submit_held(self, name: str, partition: str, nodes: Any = 2, infra: str = "") -> str:
-        """Submit a job that is held at `HELD_AT`, and wait for its checkpoint."""
+        """Submit a job, and wait until it is held at `HELD_AT` and has its checkpoint."""
         example = held_example(
             self.folder / name,
             first=HELD_AT,
@@ -51,6 +51,8 @@ class LoginNodeService(Service):
             until_notice=True,
         )
         job = self.submit_example(name, partition, nodes, infra, example)
+        # A notice before that step would save an earlier one.
+        self.wait(lambda: is_held(self.folder / name, HELD_AT), f"{job} is held")
         self.wait_for_checkpoint(job)
         return job
 

@@ -24,7 +24,7 @@ def held_example(
 ) -> Path:
     """A copy of the example in which the steps `first` to `last` and `again` do not end before the release, but after `most_s` seconds.
 
-    With `until_notice`, a rank with a termination notice is not held.
+    With `until_notice`, a rank with a termination notice is not held. `is_held` returns whether the program has reached such a step.
     """
     copy = folder / "held"
     shutil.copytree(EXAMPLE, copy, ignore=shutil.ignore_patterns("__pycache__"))
@@ -32,6 +32,8 @@ def held_example(
     assert script.count(_END_OF_STEP) == 1
     hold = f"""\
         from holdfast_worker.preemption.notice import NOTICE
+        if {first} <= run.step <= {last} or run.step == {again}:
+            Path({str(folder)!r}, f"held-{{run.step}}").touch()
         while (
             ({first} <= run.step <= {last} or run.step == {again})
             and not any(Path({str(folder)!r}, name).exists() for name in ("released", f"released-{{run.step}}"))
@@ -47,3 +49,8 @@ def held_example(
 def release(folder: Path, step: int | None = None) -> None:
     """Let the program of `held_example` continue after a step; None: after all."""
     (folder / ("released" if step is None else f"released-{step}")).touch()
+
+
+def is_held(folder: Path, step: int = HELD_AT) -> bool:
+    """Whether a rank of `held_example` has reached the end of a step in which it is held."""
+    return (folder / f"held-{step}").exists()
