@@ -27,6 +27,21 @@ touch $HOLDFAST_RUN_DIR/up
 while :; do sleep 0.1; done
 """
 """A program that saves on notice and exits with the others, as ranks do. It succeeds in its second attempt."""
+SAVES_WITHOUT_SHELL = """
+[ $HOLDFAST_ATTEMPT = 2 ] && exit 0
+save() {
+  trap '' TERM
+  kill -TERM $$
+  while kill -0 $$ 2> /dev/null; do sleep 0.1; done
+  touch $HOLDFAST_RUN_DIR/up
+  until [ -e $HOLDFAST_RUN_DIR/notice.json ]; do sleep 0.1; done
+  sleep 2
+  echo '{"reason": "preempted"}' > $HOLDFAST_RUN_DIR/left.json
+}
+save &
+while :; do sleep 0.1; done
+"""
+"""A program that saves on notice, and whose shell the signal has ended by then. It succeeds in its second attempt."""
 FAILS = """
 [ $HOLDFAST_ATTEMPT = 2 ] && exit 0
 touch $HOLDFAST_RUN_DIR/up
@@ -85,6 +100,19 @@ def test_program_saves_after_notice_and_is_requeued(cluster: SlurmBackend) -> No
     assert all("deadline" in saved.read_text() for saved in attempt.glob("node-*/run/saved"))
     assert len([*attempt.glob("node-*/run/saved")]) == 2
     assert not [*attempt.glob("node-*/gone")], "it has exited before the end of the notice"
+
+
+def test_program_saves_after_the_signal_has_ended_its_shell(cluster: SlurmBackend) -> None:
+    """The signal reaches the shells of a node one after the other."""
+    start(cluster, SAVES_WITHOUT_SHELL, nodes=1)
+
+    preempt(cluster, 120)
+    seen = ended(cluster)
+
+    assert seen.result
+    assert seen.result.outcome is Outcome.SUCCEEDED, seen.result
+    first, _ = seen.recent_placements
+    assert (first.cause, first.detail) == (Cause.NODE_FAILED, "preempted on request")
 
 
 def test_nodes_disappear_without_notice(cluster: SlurmBackend) -> None:
