@@ -144,6 +144,24 @@ def one_s3() -> Iterator[fake_s3.FakeS3]:
         yield server
 
 
+@pytest.fixture(scope="module")
+def rclone_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of an S3 server that ignores conditions; tests use prefixes of their own."""
+    from worker.support.s3_servers import rclone
+
+    with rclone(tmp_path_factory.mktemp("rclone")) as endpoint:
+        yield endpoint
+
+
+@pytest.fixture(scope="module")
+def moto_endpoint() -> Iterator[str]:
+    """The address of an S3 server that observes conditions; tests use prefixes of their own."""
+    from worker.support.s3_servers import moto
+
+    with moto() as (endpoint, _):
+        yield endpoint
+
+
 @pytest.fixture(scope="session")
 def one_azurite() -> Iterator[str]:
     """Microsoft's emulator of Azure Blob Storage for this test process."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,24 +20,12 @@ from holdfast_worker.protocol.output_files import OUTPUT_PART_BYTES, OutputColle
 from holdfast_worker.storage import open_store
 from holdfast_worker.storage.base import Store
 from support.cloud_servers import CLOUD_SERVERS, CloudServer
-from worker.support.s3_servers import BUCKET, credentials, moto, rclone
+from worker.support.s3_servers import BUCKET, credentials
 
 JOB = "job-1"
 LARGE = b"x" * (OUTPUT_PART_BYTES + 5)
 
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
-
-
-@pytest.fixture(scope="module")
-def rclone_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with rclone(tmp_path_factory.mktemp("rclone")) as endpoint:
-        yield endpoint
-
-
-@pytest.fixture(scope="module")
-def moto_endpoint() -> Iterator[str]:
-    with moto() as (endpoint, _):
-        yield endpoint
 
 
 @dataclass(frozen=True)

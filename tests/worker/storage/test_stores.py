@@ -7,7 +7,6 @@ import os
 import random
 import signal
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import fake_s3
@@ -24,22 +23,10 @@ from holdfast_worker.storage.base import (
 from holdfast_worker.storage.directory import LOCK, READ_CHUNK_BYTES, DirectoryStore
 from holdfast_worker.storage.retry import retry_until
 from support.cloud_servers import CLOUD_SERVERS, CloudServer
-from worker.support.s3_servers import BUCKET, credentials, moto, rclone
+from worker.support.s3_servers import BUCKET, credentials
 from worker.support.stores import RankGroup, newest
 
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
-
-
-@pytest.fixture(scope="module")
-def rclone_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with rclone(tmp_path_factory.mktemp("rclone")) as endpoint:
-        yield endpoint
-
-
-@pytest.fixture(scope="module")
-def moto_endpoint() -> Iterator[str]:
-    with moto() as (endpoint, _):
-        yield endpoint
 
 
 @pytest.fixture(params=["directory", "rclone", "moto", *CLOUD_SERVERS])
