@@ -5,8 +5,10 @@ import { useLocation, useMatch, useNavigate } from 'react-router'
 import { useQueryClient } from '@tanstack/react-query'
 import { useJobSearch } from './api/queries'
 import type { Job } from './api/types'
+import { ACTIONS, permission, type ActionName } from './job-actions'
 import { MENU } from './pages'
 import { usePreferences } from './preferences'
+import { useSettled } from './ui/settled'
 
 /** Delay between typing and the search for jobs. */
 const TYPING_MS = 200
@@ -51,10 +53,6 @@ interface SearchResult {
   error: Error | null
 }
 
-/** Actions that open their dialog on the job page. */
-const ACTIONS = ['pause', 'resume', 'limits', 'preempt', 'retry', 'clone', 'cancel'] as const
-type ActionName = (typeof ACTIONS)[number]
-
 /** An action and the text after it, such as "pause llama"; no action for other text. */
 function parseAction(typed: string): { action: ActionName | null; text: string } {
   const [first = '', ...rest] = typed.trimStart().split(' ')
@@ -69,7 +67,8 @@ function useJobActions(): Entry[] {
   const go = useNavigate()
   const id = useMatch('/jobs/:id')?.params.id
   const job = useQueryClient().getQueryData<Job>(['job', id, 'itself'])
-  return ACTIONS.filter((name) => job?.can[name]?.allowed).map((name) => ({ title: `${titled(name)} ${job?.name}`, more: 'this job', act: () => void go(`/jobs/${id}?action=${name}`) }))
+  if (!job) return []
+  return ACTIONS.filter((name) => permission(job, name)?.allowed).map((name) => ({ title: `${titled(name)} ${job.name}`, more: 'this job', act: () => void go(`/jobs/${id}?action=${name}`) }))
 }
 
 /** Entries that match the typed text. Jobs of an earlier search are left out. */
@@ -77,7 +76,7 @@ function useEntries(typed: string): SearchResult {
   const go = useNavigate()
   const { setTheme, setClock } = usePreferences()
   const { action, text } = parseAction(typed)
-  const settled = useSettled(text)
+  const settled = useSettled(text, TYPING_MS)
   const found = useJobSearch(settled)
   const job_actions = useJobActions()
   const is_searching = text !== settled || found.isPending
@@ -90,20 +89,11 @@ function useEntries(typed: string): SearchResult {
   ]
   const found_jobs = is_searching ? [] : (found.data?.jobs ?? [])
   const jobs = action
-    ? found_jobs.filter((job) => job.can[action]?.allowed).map((job) => ({ title: `${titled(action)} ${job.name}`, more: `${job.state} · ${job.id}`, act: to(`/jobs/${job.id}?action=${action}`) }))
+    ? found_jobs.filter((job) => permission(job, action)?.allowed).map((job) => ({ title: `${titled(action)} ${job.name}`, more: `${job.state} · ${job.id}`, act: to(`/jobs/${job.id}?action=${action}`) }))
     : found_jobs.map((job) => ({ title: job.name, more: `${job.state} · ${job.id}`, act: to(`/jobs/${job.id}`) }))
   const word = typed.trim().toLowerCase()
   const listed = [...fixed, ...job_actions].filter((entry) => entry.title.toLowerCase().includes(word))
   return { entries: [...listed, ...jobs.filter((job) => listed.every(({ title }) => title !== job.title))], is_searching, error: found.error }
-}
-
-function useSettled(typed: string): string {
-  const [settled, setSettled] = useState('')
-  useEffect(() => {
-    const timer = window.setTimeout(() => setSettled(typed), TYPING_MS)
-    return () => window.clearTimeout(timer)
-  }, [typed])
-  return settled
 }
 
 function Choices({ close }: { close: () => void }) {

@@ -84,6 +84,22 @@ def test_action_and_name_open_the_dialog_of_the_job(
 
 
 @pytest.mark.full
+def test_paused_job_is_resized_from_its_page(
+    world: SimulatedService, url: str, paused_job: str, page: Page
+) -> None:
+    page.goto(f"{url}/jobs/{paused_job}")
+    expect(page.get_by_role("button", name="Resume on other nodes")).to_be_enabled()
+    page.get_by_role("button", name="Go to").click()
+
+    page.keyboard.type("resize")
+    options = page.get_by_role("listbox", name="Results").get_by_role("option")
+    expect(options).to_contain_text(["Resize tiny"])
+    page.keyboard.press("Enter")
+
+    expect(page.get_by_role("dialog", name="Resume tiny on other nodes?")).to_be_visible()
+
+
+@pytest.mark.full
 def test_arrow_keys_select_and_escape_closes(url: str, page: Page) -> None:
     page.goto(url)
     page.get_by_role("button", name="Go to").click()

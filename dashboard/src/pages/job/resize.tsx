@@ -3,8 +3,9 @@
 import { useId, useState, type FormEvent } from 'react'
 import { ResponseError, send } from '../../api/client'
 import { useLaunchers, useResumePreview, type Query } from '../../api/queries'
-import type { Can, Job, ResumeNodes, ResumePreview, ResumeRequest } from '../../api/types'
+import type { Job, ResumeNodes, ResumePreview, ResumeRequest } from '../../api/types'
 import { count, money } from '../../format'
+import { permission } from '../../job-actions'
 import { AlternativesTable, Unkept } from '../../plans/alternatives'
 import { Action } from '../../ui/action'
 import { Choice, Field, Labelled } from '../../ui/field'
@@ -43,7 +44,7 @@ export function ResizeAction({ job }: { job: Job }) {
     setFlaw('')
   }
   return (
-    <Action title="Resume on other nodes" confirm="Resume on these nodes" opens="resize" asks={`Resume ${job.name} on other nodes?`} can={resizable(job)} ready={is_ready} wide
+    <Action title="Resume on other nodes" confirm="Resume on these nodes" opens="resize" asks={`Resume ${job.name} on other nodes?`} can={permission(job, 'resize')} ready={is_ready} wide
       onShow={show} act={(form) => send<Job>('POST', `/v1/jobs/${job.id}/resume`, requestOf(form))}>
       <p>The job continues from its newest checkpoint, with the nodes that you enter. Empty fields stay as they are.</p>
       <div className="dialog-body" onChange={change}>
@@ -57,13 +58,6 @@ export function ResizeAction({ job }: { job: Job }) {
       {flaw ? <p role="status"><strong>✕ Not possible as entered</strong></p> : <Outcome query={preview} is_current={is_current} is_planned={job.is_planned ?? false} />}
     </Action>
   )
-}
-
-/** Whether a resume can change the nodes: those of groups are in the job file only. */
-function resizable({ id, can: { resume }, groups }: Job): Can | undefined {
-  // Older services do not send groups.
-  if (!resume?.allowed || !groups?.length) return resume
-  return { allowed: false, reason: `its node groups have nodes of their own; change them in the job file, and submit it with holdfast.checkpoint.from: ${id}` }
 }
 
 function NodeFields({ now, flaw }: { now: ResumeNodes | undefined; flaw: string }) {
