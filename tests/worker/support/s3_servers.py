@@ -88,13 +88,16 @@ class BlockingProxy:
 
 @contextmanager
 def moto() -> Iterator[tuple[str, BlockingProxy]]:
-    """Run a server with objects in memory and `If-None-Match`; yield its endpoint and proxy."""
+    """Run an empty server with objects in memory and `If-None-Match`; yield its endpoint and proxy."""
     gate = BlockingProxy(DomainDispatcherApplication(create_backend_app))
     server = make_server("127.0.0.1", 0, gate, threaded=True)
     thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
     thread.start()
     endpoint = f"http://127.0.0.1:{server.server_port}"
     try:
+        # All of these servers in a process share their objects.
+        reset = urllib.request.Request(f"{endpoint}/moto-api/reset", method="POST")
+        urllib.request.urlopen(reset, timeout=10).close()
         make_bucket = urllib.request.Request(f"{endpoint}/{BUCKET}", method="PUT")
         urllib.request.urlopen(make_bucket, timeout=10).close()
         yield endpoint, gate
