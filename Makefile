@@ -56,7 +56,7 @@ dev: setup ## serve the dashboard from its sources, with live reload, in front o
 demo: setup ## run a job on this machine, preempt it three times, and compare it with an uninterrupted run
 	@$(BIN)/holdfast demo
 
-test: setup postgres slurm chromium skypilot trackio chart azurite docs openid-provider promtool ## run every behavior once, in about ten minutes on two idle cores; prints the ten slowest files
+test: setup postgres slurm chromium skypilot trackio chart azurite docs openid-provider promtool ## run every behavior once, in about 25 minutes on two idle cores; prints the ten slowest files
 	@echo "not included: repetitions (make test-all); the real SkyPilot over a fake cloud: make e2e-smoke or make e2e (root, Debian, 5 GB)"
 	@# Without compiled files, each of a thousand processes would compile everything again, and each test process all assertions.
 	@# The tests of the dashboard run beside that.
