@@ -6,7 +6,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from threading import Barrier
@@ -14,6 +14,7 @@ from threading import Barrier
 import pytest
 from holdfast.domain.jobs.lifecycle import fold
 from holdfast.errors import BadRequest, StoreUnavailable
+from holdfast.store import database
 from holdfast.store.database import (
     newest_revision,
     open_database,
@@ -240,6 +241,25 @@ def test_concurrent_replicas_upgrade_one_after_another(
     assert {revision_of(engine) for engine in engines} == {newest_revision()}
 
 
+def test_upgrade_of_a_file_waits_longer_than_a_writer(
+    tmp_path: Path, open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "BUSY_TIMEOUT_MS", 50)
+    url = f"sqlite:///{tmp_path / 'holdfast.db'}"
+    engine, other = open_engine(url), open_engine(url)
+
+    with ThreadPoolExecutor(1) as pool:
+        with writing(other):
+            upgraded = pool.submit(upgrade, engine)
+            wait([upgraded], timeout=1)
+            is_early = upgraded.done()
+        upgraded.result()
+
+    assert not is_early
+    with writing(other), pytest.raises(StoreUnavailable, match="locked"), writing(engine):
+        pass
+
+
 def test_new_file_can_be_opened_concurrently(tmp_path: Path, open_engine: OpenEngine) -> None:
     """Two concurrent switches to the write-ahead log refuse each other at once.
 
@@ -267,7 +287,7 @@ def test_concurrent_starts_upgrade_the_schema_serially(
     argv = [sys.executable, "-c", program, database_url]
 
     processes = [subprocess.Popen(argv) for _ in range(2)]
-    codes = [process.wait(timeout=60) for process in processes]
+    codes = [process.wait(timeout=240) for process in processes]
 
     assert codes == [0, 0]
     assert revision_of(open_engine(database_url)) == newest_revision()

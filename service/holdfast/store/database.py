@@ -82,6 +82,9 @@ _WRITER_QUEUE_OPTION: Final = "holdfast_turns"
 """Engine option that holds the queue of writers."""
 BUSY_TIMEOUT_MS: Final = 5000
 """How long a SQLite writer waits for others. A lower value fails in bursts; a higher value blocks requests."""
+MIGRATION_TIMEOUT_MS: Final = 600_000
+"""How long a migration of SQLite waits for others.
+A lower value fails if another replica migrates large tables; a higher value shows a stuck writer later."""
 
 _POOL: Final[Mapping[str, int]] = {"pool_size": 8, "max_overflow": 40, "pool_timeout": 5}
 """A connection for each thread that may need one: 40 of requests, and those of the reconciler, the
@@ -178,8 +181,15 @@ def _write_ahead(connection: sqlite3.Connection) -> None:
 
 
 def _on_begin(connection: Connection) -> None:
-    writes = connection.get_execution_options().get("holdfast_writes")
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+    options = connection.get_execution_options()
+    if not options.get("holdfast_migrates"):
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if options.get("holdfast_writes") else "BEGIN")
+        return
+    connection.exec_driver_sql(f"PRAGMA busy_timeout={MIGRATION_TIMEOUT_MS}")
+    try:
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+    finally:
+        connection.exec_driver_sql(f"PRAGMA busy_timeout={BUSY_TIMEOUT_MS}")
 
 
 @contextmanager
@@ -197,12 +207,14 @@ def writing(engine: Engine) -> Iterator[Connection]:
 def _begin_exclusive(engine: Engine, *, is_migration: bool = False) -> Iterator[Connection]:
     """An exclusive write transaction.
 
-    A migration has no time limit: tables may be large, or already being migrated.
+    A migration has no time limit with PostgreSQL, and a long one with SQLite: tables may be large, or already being migrated.
     """
     with (
         _writer_turn(engine),
         _outages(),
-        engine.connect().execution_options(holdfast_writes=True) as connection,
+        engine.connect().execution_options(
+            holdfast_writes=True, holdfast_migrates=is_migration
+        ) as connection,
         connection.begin(),
     ):
         if connection.dialect.name == "postgresql":
@@ -287,7 +299,7 @@ def exporting(engine: Engine) -> Iterator[Connection]:
 
 @contextmanager
 def migrating(engine: Engine) -> Iterator[Connection]:
-    """An exclusive write transaction without a time limit; rolled back on an exception.
+    """An exclusive write transaction that waits long for others; rolled back on an exception.
 
     Raises:
         StoreUnavailable: the database is unavailable.
