@@ -30,11 +30,22 @@ def shown(at_terminal: CliRunner, job: str) -> str:
     return str(json.loads(done.stdout)["id"])
 
 
+PATIENT_COMPLETION = """
+import sys
+from holdfast.cli import main
+from holdfast.cli.usage import job_argument
+job_argument.COMPLETION_TIMEOUT_S = 60
+sys.argv[0] = "holdfast"
+main()
+"""
+"""The command, for a service that shares the processor with other tests."""
+
+
 def completions(words: str) -> set[str]:
     env = {"_HOLDFAST_COMPLETE": "complete_bash", "COMP_WORDS": words}
     env["COMP_CWORD"] = str(len(words.split(" ")) - 1)
     done = subprocess.run(
-        [sys.executable, "-c", "import sys; sys.argv[0] = 'holdfast'; from holdfast.cli import main; main()"],
+        [sys.executable, "-c", PATIENT_COMPLETION],
         env={**os.environ, **env}, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert not done.stderr

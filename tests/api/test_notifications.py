@@ -16,6 +16,7 @@ from holdfast.errors import BadRequest, NotDelivered
 from holdfast.store.tables.base import metadata
 from support.simulated_service import JOB_FILE, SimulatedService, at_a_port
 from typer.testing import CliRunner, Result
+from worker.support.run_driver import wait_until
 
 BASE = "/v1/projects/default/channels"
 
@@ -320,7 +321,14 @@ def test_command_line_lists_deliveries_of_a_job(
 ) -> None:
     job_id = world.submit(with_notify(receiver.url))["id"]
     world.until(job_id, "succeeded")
-    notify(world)
+    deliveries = f"/v1/jobs/{job_id}/deliveries"
+    # The thread of the fixture sends it.
+    wait_until(
+        lambda: (
+            [each["progress"] for each in world.http.get(deliveries).json()["deliveries"]]
+            == ["sent"]
+        )
+    )
 
     listed = at_terminal.invoke(app, ["channels", "deliveries", "--job", job_id])
     neither = at_terminal.invoke(app, ["channels", "deliveries"])

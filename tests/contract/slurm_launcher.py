@@ -12,6 +12,7 @@ from holdfast.clock import SystemClock
 from holdfast.domain.jobs.observation import Observation
 from holdfast.domain.pricing.slurm_prices import SlurmPrices
 from holdfast.domain.simulation.spot_market import MarketParameters
+from holdfast.errors import LauncherUnreachable
 from holdfast.launchers.slurm import SlurmConfig, SlurmLauncher, Transport, batch_job, local
 from holdfast.launchers.slurm.batch_job import ClusterPaths
 from holdfast.packaging.wheel import own_wheel
@@ -95,7 +96,10 @@ class SlurmBackend:
 
     def until(self, key: str, met: Any) -> Observation:
         def poll() -> Observation | None:
-            seen = do(self.launcher.observe(key))
+            try:
+                seen = do(self.launcher.observe(key))
+            except LauncherUnreachable:
+                return None  # On a busy machine, Slurm answers late.
             if self.market.mtbf_s and seen.placements > self.preempted:
                 self.preempted = seen.placements
                 self.cluster.run("scontrol", "requeue", self.job(key))

@@ -12,7 +12,7 @@ import psutil
 import pytest
 from contract.launcher_backends import NO_PREEMPTIONS, do, eventually
 from holdfast.domain.jobs.observation import LaunchStatus, Observation
-from holdfast.errors import LaunchRefused
+from holdfast.errors import LauncherUnreachable, LaunchRefused
 from holdfast.host.allowed_folders import Folders
 from holdfast.launchers.local import LocalLauncher
 from holdfast.launchers.local.cgroup import ControlGroups
@@ -224,14 +224,16 @@ def test_process_without_environment_ends_with_its_cgroup(
     supervisor.suspend()
     guard.kill()
     supervisor.kill()
-    seen = eventually(lambda: _ended(do(confined.launcher.observe("job1-1"))))
+    eventually(lambda: _has_ended(confined, "job1-1"))
 
-    assert seen
     assert not [*groups.folder.glob("*/")], "a group that can be removed is empty"
 
 
-def _ended(seen: Observation) -> Observation | None:
-    return seen if seen.status is not LaunchStatus.UP else None
+def _has_ended(confined: ConfinedJobs, key: str) -> bool:
+    try:
+        return do(confined.launcher.observe(key)).status is not LaunchStatus.UP
+    except LauncherUnreachable:
+        return False  # On a busy machine, killed processes end late.
 
 
 def test_the_owners_job_has_the_rights_of_the_service(confined: ConfinedJobs) -> None:

@@ -79,7 +79,8 @@ def test_lost_node_is_replaced_while_the_others_run(machine: LocalBackend) -> No
 
 def test_preempted_node_runs_until_its_notice_ends(machine: LocalBackend) -> None:
     start(
-        machine, RUN.replace("exec sleep 1000", "trap 'echo noticed' TERM; sleep 1000 & wait; wait")
+        machine,
+        f"trap 'echo noticed' TERM\n{RUN.replace('exec sleep 1000', 'sleep 1000 & wait; wait')}",
     )
 
     do(machine.launcher.preempt("job-1", node=1, notice_s=1.0))

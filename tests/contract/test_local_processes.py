@@ -69,10 +69,9 @@ def test_launch_of_a_killed_supervisor_ends_and_is_forgotten(machine: LocalBacke
 
     supervisor(machine).kill()
     eventually(lambda: all_have_exited(left))
-    seen = do(machine.launcher.observe("job-1"))
+    seen = machine.until("job-1", lambda seen: seen.status is LaunchStatus.FORGOTTEN)
     do(machine.launcher.submit(machine.launch("job-1")))
 
-    assert seen.status is LaunchStatus.FORGOTTEN
     assert seen.placements == 1
     assert do(machine.launcher.observe("job-1")) == seen
 

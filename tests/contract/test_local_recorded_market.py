@@ -26,7 +26,7 @@ from holdfast.ports import Launch, RecordedMarket
 from support.recorded_markets import asks_for, recording_of_zones, zone_of
 from support.skypilot.launcher import do
 
-TICK_S = 10.0
+TICK_S = 20.0
 """Longer than a supervisor takes to start on a busy machine."""
 NEVER = "0"
 ALWAYS = "9" * 3_000

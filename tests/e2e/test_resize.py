@@ -56,8 +56,12 @@ def submitted(service: Service) -> str:
     )
 
 
-def paused_after(service: Service, job: str, step: int) -> None:
-    service.until(job, lambda shown: shown["step"] >= step)
+def paused_after(service: Service, job: str, step: int, attempt: int) -> None:
+    """Pause a job in an attempt that has trained, at this step or later."""
+    begin = service.json("show", job)["step"] or 0
+    service.until(
+        job, lambda shown: shown["attempt"] == attempt and shown["step"] >= max(step, begin + 1)
+    )
     assert service.cli("pause", job).returncode == 0
     service.until(job, lambda shown: shown["state"] == "paused")
 
@@ -75,10 +79,10 @@ def samples(folder: Path) -> dict[int, Counter[str]]:
 def test_each_sample_is_used_once_on_two_one_and_three_nodes(service: Service) -> None:
     job = submitted(service)
 
-    paused_after(service, job, STEPS // 6)
+    paused_after(service, job, STEPS // 6, 1)
     preview: dict[str, Any] = service.json("resume", job, "--nodes", "1", "--dry-run")
     assert service.cli("resume", job, "--nodes", "1").returncode == 0
-    paused_after(service, job, STEPS // 2)
+    paused_after(service, job, STEPS // 2, 2)
     assert service.cli("resume", job, "--nodes", "3").returncode == 0
     done = service.ended(job)
 

@@ -16,8 +16,8 @@ from support.held_example import held_example, is_held, release
 from support.live_service import EXAMPLE, Service
 
 STEPS = 24
-HELD_AT = 12
-"""Step in which programs are held until their test has acted, or until a notice: the newest checkpoint is of step 6, and is complete."""
+HELD_AT = 10
+"""Step in which programs are held until their test has acted, or until a notice: the only checkpoint is of step 6, and is complete."""
 DEGRADED_AT = 18
 """Step in which elastic jobs are held again, until their test has seen the missing node."""
 
@@ -160,9 +160,13 @@ def submit_urgent_job(service: LoginNodeService, job: str) -> None:
 
 
 def reach_time_limit(service: LoginNodeService, job: str) -> None:
-    """Shorten the time limit. Slurm has limits in minutes, and checks them twice a minute."""
+    """Shorten the time limit to one or two minutes from now. Slurm has limits in minutes, and checks them twice a minute."""
     number = service.slurm_job(job)
-    service.cluster.run("scontrol", "update", f"JobId={number}", "TimeLimit=1")
+    shown = service.cluster.run("scontrol", "-o", "show", "job", number)
+    (ran,) = [word for word in shown.split() if word.startswith("RunTime=")]
+    hours, minutes, _ = ran.removeprefix("RunTime=").split(":")
+    limit = 60 * int(hours) + int(minutes) + 2
+    service.cluster.run("scontrol", "update", f"JobId={number}", f"TimeLimit={limit}")
     left = service.shared / "launches" / f"{job}-1" / "facts" / "left.1"
     service.wait(left.exists, f"{job} has left")
     service.cluster.run("scontrol", "update", f"JobId={number}", "TimeLimit=10")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import Engine
-from support.postgres import Cluster
+from support.postgres import PATIENT, Cluster, with_options
 
 OpenEngine = Callable[[str], Engine]
 
@@ -23,5 +23,5 @@ def fast_sqlite(pattern: Path, tmp_path: Path, open_engine: OpenEngine) -> list[
 @pytest.fixture
 def postgresql(cluster: Cluster, open_engine: OpenEngine) -> list[Engine]:
     """Two engines on one PostgreSQL database."""
-    url = cluster.new_pattern_copy()
+    url = with_options(cluster.new_pattern_copy(), PATIENT)
     return [open_engine(url), open_engine(url)]

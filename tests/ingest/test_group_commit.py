@@ -130,7 +130,7 @@ def test_full_group_leaves_the_rest_to_the_next_one() -> None:
     big = ReportBatch(job_id="big", attempt=1, reports=[ingest_process.make_report(1)] * 1500)
 
     async def story() -> None:
-        intake = ReportGroupCommit(ingest)
+        intake = patient(ingest)
         await asyncio.gather(*(intake.submit(big) for _ in range(3)), intake.submit(batch("a", 1)))
 
     asyncio.run(story())

@@ -25,9 +25,9 @@ class Plan:
     """Time until a silent node counts as down (`SlurmdTimeout`). Slurm pings twice in it."""
     batch_start_s: int = 60
     """Time until an unstarted batch script is requeued; Slurm's 10 s are too few under load."""
-    requeue_s: int = 5
+    requeue_s: int = 10
     """Minimum wait of a requeued job (`cred_expire`); for lower values Slurm uses 120 s."""
-    grace_s: int = 10
+    grace_s: int = 30
     """Time between notice and end of a job in `spot` that `urgent` preempts."""
     kill_s: int = 4
     """Time between SIGTERM and SIGKILL (`KillWait`)."""

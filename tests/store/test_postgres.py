@@ -17,7 +17,7 @@ from holdfast.store.journal import Journal
 from sqlalchemy import Engine, text
 from support.events import launched, submitted
 from support.fakes import FixedClock
-from support.postgres import Cluster, with_options
+from support.postgres import PATIENT, Cluster, with_options
 from worker.support.run_driver import wait_until
 
 OpenEngine = Callable[[str], Engine]
@@ -62,7 +62,8 @@ def test_a_writer_may_idle_as_long_as_the_url_names(
 
 def test_a_migration_waits_longer_than_a_writer(cluster: Cluster, open_engine: OpenEngine) -> None:
     url = cluster.new_pattern_copy()
-    impatient, others = open_engine(with_options(url, "lock_timeout=10ms")), open_engine(url)
+    impatient = open_engine(with_options(url, "lock_timeout=10ms"))
+    others = open_engine(with_options(url, PATIENT))
     waits = text(
         "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'advisory'"
         " AND datname = current_database() AND clock_timestamp() - query_start > interval '50 ms'"
@@ -84,7 +85,7 @@ def test_a_writer_that_waits_too_long_is_refused(cluster: Cluster, open_engine: 
     impatient = open_engine(with_options(url, "lock_timeout=10ms"))
 
     with (
-        writing(open_engine(url)),
+        writing(open_engine(with_options(url, PATIENT))),
         pytest.raises(StoreUnavailable, match=r"lock timeout\); nothing was recorded"),
         writing(impatient),
     ):

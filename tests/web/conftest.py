@@ -23,6 +23,11 @@ from web.network_proxy import NetworkProxy
 VIEWPORT = {"width": 1440, "height": 900}
 PATIENCE_MS = 60_000
 """Timeout of every expectation. Pages respond at once unless the machine is busy."""
+PATIENT_REQUESTS = """
+const timeout = AbortSignal.timeout.bind(AbortSignal)
+AbortSignal.timeout = (ms) => timeout(3 * ms)
+"""
+"""Script of every page: a service that shares the processor with other tests is not unreachable after the usual seconds."""
 
 
 class ThreadedService(SimulatedService):
@@ -69,6 +74,7 @@ def context(browser: Browser) -> Iterator[BrowserContext]:
     """An empty browser profile."""
     context = browser.new_context(viewport=VIEWPORT, locale="en-US", timezone_id="Europe/Berlin")
     context.set_default_timeout(PATIENCE_MS)
+    context.add_init_script(PATIENT_REQUESTS)
     yield context
     context.close()
 

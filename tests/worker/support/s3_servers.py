@@ -6,6 +6,7 @@ import os
 import subprocess
 import sysconfig
 import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator
@@ -22,6 +23,8 @@ from worker.support.run_driver import free_port
 
 KEY, SECRET, BUCKET = "holdfast", "tide-and-kelp", "bucket"
 RUNS = f"s3://{BUCKET}/runs"
+PATIENCE_S = 240
+"""Longest wait for a server, on a machine with a load of 30."""
 
 
 def credentials(endpoint: str) -> dict[str, str]:
@@ -51,11 +54,11 @@ def rclone(directory: Path) -> Iterator[str]:
     command = [f"{program}", "serve", "s3", "--addr", address, "--auth-key", f"{KEY},{SECRET}"]
     server = subprocess.Popen([*command, "--config", "", f"{directory}"], stderr=subprocess.DEVNULL)
     try:
-        _wait_for(f"http://{address}")
+        _wait_for(f"http://{address}", server)
         yield f"http://{address}"
     finally:
         server.terminate()
-        server.wait(10)
+        server.wait(PATIENCE_S)
 
 
 class BlockingProxy:
@@ -97,23 +100,23 @@ def moto() -> Iterator[tuple[str, BlockingProxy]]:
     try:
         # All of these servers in a process share their objects.
         reset = urllib.request.Request(f"{endpoint}/moto-api/reset", method="POST")
-        urllib.request.urlopen(reset, timeout=10).close()
+        urllib.request.urlopen(reset, timeout=PATIENCE_S).close()
         make_bucket = urllib.request.Request(f"{endpoint}/{BUCKET}", method="PUT")
-        urllib.request.urlopen(make_bucket, timeout=10).close()
+        urllib.request.urlopen(make_bucket, timeout=PATIENCE_S).close()
         yield endpoint, gate
     finally:
         gate.open()
         server.shutdown()
         server.server_close()
-        thread.join(10)
+        thread.join(PATIENCE_S)
 
 
-def _wait_for(url: str) -> None:
+def _wait_for(url: str, server: subprocess.Popen[bytes]) -> None:
     """Wait until a server responds, with any status."""
-    pause = threading.Event()
-    for _ in range(200):
+    pause, until_s = threading.Event(), time.monotonic() + PATIENCE_S
+    while server.poll() is None and time.monotonic() < until_s:
         try:
-            urllib.request.urlopen(url, timeout=1).close()
+            urllib.request.urlopen(url, timeout=PATIENCE_S).close()
         except urllib.error.HTTPError as answer:
             answer.close()
             return
@@ -121,4 +124,4 @@ def _wait_for(url: str) -> None:
             pause.wait(0.05)
         else:
             return
-    raise AssertionError(f"nobody answers at {url}")
+    raise AssertionError(f"no server answers at {url}")
