@@ -193,6 +193,8 @@ def test_kill_of_an_agent_ends_unused_spares(driver: RunDriver) -> None:
     wrapper = driver.start_wrapper("--nproc-per-node", "2", DDP_SCRIPT, ENDLESS)
     wait_until(lambda: len(psutil.Process(wrapper.pid).children(recursive=True)) == 4)
     agent, *spares = psutil.Process(wrapper.pid).children(recursive=True)
+    # Before its second thread, it has not reported that it has started.
+    wait_until(lambda: agent.num_threads() > 1)
 
     agent.kill()
 

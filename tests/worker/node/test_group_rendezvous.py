@@ -10,6 +10,7 @@ from contextlib import contextmanager
 
 import pytest
 from holdfast_worker.config import Config
+from holdfast_worker.node import group_rendezvous
 from holdfast_worker.node.group_rendezvous import GroupRendezvous, interface_addresses
 from holdfast_worker.telemetry.service_client import Superseded
 from holdfast_worker.topology.nodes import LeaderAddress, Topology
@@ -21,7 +22,8 @@ MASTER_PORT = 29_400
 
 
 @pytest.fixture
-def port() -> int:
+def port(monkeypatch: pytest.MonkeyPatch) -> int:
+    monkeypatch.setattr(group_rendezvous, "REFRESH_S", 0.05)
     return free_port()
 
 
@@ -38,6 +40,14 @@ def rendezvous(port: int, node: int, master_port: int = MASTER_PORT) -> GroupRen
     topology = Topology.read(env)
     assert topology.group
     return GroupRendezvous(topology, topology.group, Config.of_node(env), no_route_s=0.5)
+
+
+def end_registrations(service: ReportServer) -> None:
+    """Replace node 0, and wait until it registers no more. Its thread would log in other tests."""
+    service.replaced = {"*"}
+    wait_until(
+        lambda: not any(thread.name == "holdfast-rendezvous" for thread in threading.enumerate())
+    )
 
 
 def never() -> bool:
@@ -82,6 +92,7 @@ def test_node_finds_the_leader_once_it_has_registered(port: int) -> None:
         assert listening.getsockname()[1] in channel_ports(master_port)
         leader = rendezvous(port, 0, master_port).meet(never)
         wait_until(lambda: bool(found))
+        end_registrations(service)
 
     assert leader
     assert early == []
@@ -97,6 +108,7 @@ def test_leader_starts_without_the_service_and_registers_later(port: int) -> Non
     found = rendezvous(port, 0).meet(never)
     with service.opened(port):
         wait_until(lambda: bool(service.leaders))
+        end_registrations(service)
 
     assert found
     assert service.leaders[0]["incarnation"] == found[0].incarnation

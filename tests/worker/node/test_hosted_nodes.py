@@ -39,8 +39,13 @@ def hosted(nodes: Nodes) -> list[object]:
 
 
 def wait_for_move(nodes: Nodes) -> None:
-    """Wait until ranks have moved to a replacement, or wait for the next step to do so."""
+    """Wait until ranks have moved to a replacement.
+
+    They move after the next step in which nothing is being saved, so that steps keep their pauses until then.
+    """
     wait_until(lambda: nodes.run_dir(0).is_move_requested() or hosted(nodes)[-1] is None)
+    nodes.release(HELD)
+    wait_until(lambda: hosted(nodes)[-1] is None)
 
 
 def assert_equal(nodes: Nodes, undisturbed: Nodes) -> None:

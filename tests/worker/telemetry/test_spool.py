@@ -72,7 +72,7 @@ def test_reports_are_delivered_as_they_are_written(
     spool.append(PROGRESS, {"step": 2, "values": {}})
     opened.wait_for(1, 2)
     spool.append(PROGRESS, {"step": 3, "values": {}})
-    sender.close()
+    sender.close(within_s=120)
 
     assert opened.received == {1: [1, 2, 3]}
     assert opened.tokens == {"Bearer secret"}
@@ -87,7 +87,7 @@ def test_reports_that_the_service_has_are_not_resent(
     sender = new_sender(port, tmp_path)
 
     sender.start()
-    sender.close()
+    sender.close(within_s=120)
 
     assert opened.received == {1: list(range(1, 451))}
     assert opened.largest == 200
@@ -104,7 +104,7 @@ def test_delivery_size_is_within_the_limit_of_the_service(
     sender = new_sender(port, tmp_path)
 
     sender.start()
-    sender.close()
+    sender.close(within_s=120)
 
     assert opened.received == {1: list(range(1, 301))}
     assert opened.largest < 200
@@ -119,7 +119,7 @@ def test_oversized_report_does_not_block_others(
     sender = new_sender(port, tmp_path)
 
     sender.start()
-    sender.close()
+    sender.close(within_s=120)
 
     assert opened.received == {1: [1, 2, 3]}
     assert opened.steps == [0, 1, 2]
@@ -134,7 +134,7 @@ def test_older_attempts_are_delivered_first(
     sender = new_sender(port, tmp_path, attempt=10)
 
     sender.start()
-    sender.close()
+    sender.close(within_s=120)
 
     assert list(opened.received) == [2, 9, 10]
     assert [len(each) for each in opened.received.values()] == [2, 9, 10]
@@ -150,7 +150,7 @@ def test_returning_service_gets_all_reports(
 
     with service.opened(port):
         service.wait_for(1, 3)
-        sender.close()
+        sender.close(within_s=120)
 
     assert service.received == {1: [1, 2, 3]}
 
@@ -166,7 +166,7 @@ def test_service_that_lost_its_data_gets_all_reports_again(
     opened.received.clear()
     spool.append(PROGRESS, {"step": 9, "values": {}})
     opened.wait_for(1, 4)
-    sender.close()
+    sender.close(within_s=120)
 
     assert opened.received[1][-3:] == [2, 3, 4]
 
@@ -190,7 +190,7 @@ def test_rejected_reports_are_logged_and_end_delivery(
     sender = new_sender(port, tmp_path)
 
     sender.start()
-    sender.close()
+    sender.close(within_s=120)
 
     assert capsys.readouterr().err.startswith(
         f"holdfast: the service rejected the reports of attempt 1: {code}"
@@ -206,7 +206,7 @@ def test_damaged_spool_does_not_block_others(
     sender = new_sender(port, tmp_path, attempt=2)
 
     sender.start()
-    sender.close()
+    sender.close(within_s=120)
 
     assert opened.received == {1: [], 2: [1, 2]}
     assert "the spool of attempt 1 cannot be read" in capsys.readouterr().err
@@ -220,7 +220,7 @@ def test_service_exit_request_is_ignored_if_launcher_notifies(
     sender = new_sender(port, tmp_path)
 
     sender.start()
-    sender.close()
+    sender.close(within_s=120)
 
     assert opened.received == {1: [1, 2, 3]}
     assert sender.leave_by is None

@@ -99,6 +99,7 @@ def test_store_is_not_opened_while_the_service_responds(tmp_path: Path) -> None:
         sender = new_sender(tmp_path, never, port, quiet_s=60)
 
         sender.start()
+        wait_until(lambda: sender._delivery.acknowledged.get(1) == 3)
         sender.close()
 
     assert service.received == {1: [1, 2, 3]}
@@ -108,9 +109,10 @@ def test_rejected_worker_relays_nothing(tmp_path: Path) -> None:
     service, port = ReportServer(refusals=[403]), free_port()
     fill(tmp_path, 1, 3)
     with service.opened(port):
-        sender = new_sender(tmp_path, never, port)
+        sender = new_sender(tmp_path, never, port, quiet_s=60)
 
         sender.start()
+        wait_until(lambda: sender._delivery.is_refused)
         sender.close()
 
     assert service.received == {}
@@ -218,6 +220,7 @@ def test_archive_size_is_within_the_limit_of_the_service(
     sender = new_sender(tmp_path, lambda: TimedStore(relay_objects))
 
     sender.start()
+    wait_until(lambda: numbers(relay_objects) == list(range(1, 62)))
     sender.close()
 
     assert numbers(relay_objects) == list(range(1, 62))

@@ -13,7 +13,7 @@ from holdfast_worker.run_dir import TRACKER_FILE
 from holdfast_worker.telemetry.trackers import EXIT_TAG
 from support.live_service import free_port
 from worker.support.report_server import ReportServer
-from worker.support.run_driver import RunDriver
+from worker.support.run_driver import TIMEOUT_S, RunDriver
 from worker.telemetry.test_trackers import require
 
 ENDING = """
@@ -168,6 +168,16 @@ for number, x in enumerate(run.steps([torch.ones(1, 2)] * 5, total=5)):
 """
 
 
+PATIENT_WRAPPER = f"""
+from holdfast_worker.__main__ import main
+from holdfast_worker.node import open_trackers
+
+open_trackers.END_S = {TIMEOUT_S}
+main()
+"""
+"""A wrapper that waits for MLflow on a busy machine."""
+
+
 @pytest.mark.filterwarnings("ignore")  # Deprecation warnings of its database.
 def test_wrapper_ends_the_run_of_a_killed_rank(tmp_path: Path) -> None:
     require("mlflow")
@@ -178,7 +188,9 @@ def test_wrapper_ends_the_run_of_a_killed_rank(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(KILLED)
 
-    code, _, _ = driver.run_wrapper(str(script), uri)
+    wrapper = driver.start_python(PATIENT_WRAPPER, "run", str(script), uri)
+    wrapper.communicate(timeout=TIMEOUT_S)
+    code = wrapper.returncode
 
     [run] = client.search_runs([experiment])
     assert (code, run.info.status) == (128 + 9, "FAILED")
