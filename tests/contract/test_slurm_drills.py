@@ -84,19 +84,24 @@ def ended(cluster: SlurmBackend) -> Observation:
     return seen
 
 
+def check_requeued(cluster: SlurmBackend) -> None:
+    """Check that a drill ends the first placement, and that the program succeeds in the second one."""
+    seen = ended(cluster)
+    assert seen.result
+    assert seen.result.outcome is Outcome.SUCCEEDED, seen.result
+    first, second = seen.recent_placements
+    assert (first.cause, first.detail) == (Cause.NODE_FAILED, "preempted on request")
+    assert second.cause is None
+
+
 def test_program_saves_after_notice_and_is_requeued(cluster: SlurmBackend) -> None:
     attempt = start(cluster, SAVES)
 
     preempt(cluster, 120)
     with pytest.raises(NotPossibleNow, match="is being preempted already"):
         preempt(cluster, 120)
-    seen = ended(cluster)
 
-    assert seen.result
-    assert seen.result.outcome is Outcome.SUCCEEDED, seen.result
-    first, second = seen.recent_placements
-    assert (first.cause, first.detail) == (Cause.NODE_FAILED, "preempted on request")
-    assert second.cause is None
+    check_requeued(cluster)
     assert all("deadline" in saved.read_text() for saved in attempt.glob("node-*/run/saved"))
     assert len([*attempt.glob("node-*/run/saved")]) == 2
     assert not [*attempt.glob("node-*/gone")], "it has exited before the end of the notice"
@@ -107,24 +112,16 @@ def test_program_saves_after_the_signal_has_ended_its_shell(cluster: SlurmBacken
     start(cluster, SAVES_WITHOUT_SHELL, nodes=1)
 
     preempt(cluster, 120)
-    seen = ended(cluster)
 
-    assert seen.result
-    assert seen.result.outcome is Outcome.SUCCEEDED, seen.result
-    first, _ = seen.recent_placements
-    assert (first.cause, first.detail) == (Cause.NODE_FAILED, "preempted on request")
+    check_requeued(cluster)
 
 
 def test_nodes_disappear_without_notice(cluster: SlurmBackend) -> None:
     attempt = start(cluster, SAVES)
 
     preempt(cluster, None)
-    seen = ended(cluster)
 
-    assert seen.result
-    assert seen.result.outcome is Outcome.SUCCEEDED, seen.result
-    first, _ = seen.recent_placements
-    assert (first.cause, first.detail) == (Cause.NODE_FAILED, "preempted on request")
+    check_requeued(cluster)
     # Each node looks for the drill every few seconds. When one is gone, Slurm ends those that have not looked yet.
     gone = min(attempt.glob("node-*/gone"), key=lambda file: file.stat().st_mtime_ns)
     assert not (gone.parent / "run/saved").exists()
