@@ -113,11 +113,15 @@ def test_deadline_too_early_is_refused_unless_forced(world: SimulatedService) ->
     assert any(f"refused without --force: {DEADLINE}" in note for note in forced["notes"])
 
 
-def test_past_deadline_has_no_forecast(world: SimulatedService) -> None:
-    past = PLANNED.replace("30h", "2025-12-31T00:00:00Z")
+def test_past_deadline_is_refused_with_its_time(world: SimulatedService) -> None:
+    past = PLANNED.replace("30h", "2025-12-31T01:00:00+01:00")
 
-    assert preview(world, past)["alternatives"] == []
-    assert "is in the past" in refused(world, past)[DEADLINE]
+    answer = world.http.post("/v1/plans", json={"task": past})
+
+    [error] = answer.json()["errors"]
+    assert (answer.status_code, error["pointer"]) == (422, DEADLINE)
+    assert error["message"] == "2025-12-31 00:00:00Z is in the past; write a future time"
+    assert refused(world, past)[DEADLINE] == error["message"]
 
 
 def test_budget_too_small_is_refused(world: SimulatedService) -> None:
@@ -125,6 +129,7 @@ def test_budget_too_small_is_refused(world: SimulatedService) -> None:
 
     assert found["type"] == "plan-not-kept"
     assert found[BUDGET].startswith("is $12.00, but even")
+    assert refused(world, PLANNED.replace("500", "0.0015"))[BUDGET].startswith("is $0.0015, but")
 
 
 def test_render_lists_what_a_submission_refuses(world: SimulatedService) -> None:

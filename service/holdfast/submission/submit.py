@@ -134,9 +134,10 @@ def preview_of_plan(services: Services, asked: JobRequest, caller: Caller) -> Pl
     """Forecast the job of a request, whose plan may be that of its overrides alone.
 
     Raises:
-        BadRequest: the job file has mistakes, or it is unknown how much work there is.
+        BadRequest: the job file has mistakes, its deadline has passed, or it is unknown how much work there is.
     """
     understood, _ = _understand(services, asked, caller)
+    understood.spec.holdfast.limits.check_deadline(services.clock.now())
     return preview_plan(services, with_known_work(services, understood.spec, caller), caller)
 
 

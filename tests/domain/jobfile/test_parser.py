@@ -302,6 +302,28 @@ def test_error_is_named_with_its_field_and_remedy(text: str, pointer: str, messa
     assert found[pointer].startswith(message)
 
 
+def test_repeated_key_is_named_with_both_lines() -> None:
+    text = """run: x
+holdfast:
+  limits: {deadline: 5h}
+  tags: {a: b}
+  limits:
+    max_cost_usd: 5
+envs: {A: 1, "A": 2}
+"""
+
+    assert flaws(text) == {
+        "#/holdfast/limits": "is written twice, in lines 3 and 5; remove one of them",
+        "#/envs/A": "is written twice, in line 7; remove one of them",
+    }
+
+
+def test_merge_keys_and_aliases_repeat_no_key() -> None:
+    text = "run: x\nenvs: {<<: &more {A: a, B: b}, <<: {C: c}, B: d}\nresources: {labels: *more}"
+
+    assert parse(text).spec.envs == {"A": "a", "B": "d", "C": "c"}
+
+
 def test_all_errors_are_reported_at_once() -> None:
     text = """
         nmae: x

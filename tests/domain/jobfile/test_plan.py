@@ -84,9 +84,11 @@ def test_mistake_is_named_with_its_field_and_remedy(
 
 
 def test_plan_without_spot_nodes_is_refused() -> None:
-    found = flaws("{work: 1h}", STORE, DEADLINE, resources="{infra: aws, use_spot: false}")
+    cloud = flaws("{work: 1h}", STORE, DEADLINE, resources="{infra: aws, use_spot: false}")
+    local = flaws("{work: 1h}", STORE, DEADLINE, resources="{infra: local, use_spot: false}")
 
-    assert "no place with spot nodes" in found["#/resources"]
+    assert "no place with spot nodes" in cloud["#/resources"]
+    assert "nothing to plan" in local["#/resources/use_spot"]
 
 
 def test_plan_with_groups_is_refused() -> None:

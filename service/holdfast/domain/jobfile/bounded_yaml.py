@@ -8,7 +8,7 @@ stack. Therefore documents deeper than `MAX_DEPTH` are rejected first.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -31,6 +31,7 @@ MAX_NUMBER: Final = 400
 """Maximum digits of a number. A higher value costs time that grows with the square of the length."""
 
 _MAX_TAG_LINES: Final = 100
+_MERGE: Final = "tag:yaml.org,2002:merge"
 _TOO_MUCH: Final = (
     "contains more than {} {} with expanded aliases; shorten it, or move data into workdir"
 )
@@ -109,6 +110,40 @@ def load(text: str, bounds: Bounds = JOB_FILE) -> Any:
     if len(nodes) > 1:
         raise NotReadable(f"contains {len(nodes)} documents; write one")
     return construct(nodes[0], text) if nodes else None
+
+
+@dataclass(frozen=True, slots=True)
+class RepeatedKey:
+    """A key that a mapping has twice, of which YAML loaders silently use the last."""
+
+    pointer: str
+    lines: tuple[int, int]
+    """Numbers of the lines of the first and of the repeated key, from 1."""
+
+
+def repeated_keys(document: yaml.Node) -> Iterator[RepeatedKey]:
+    """Yield the keys that a mapping of a document has more than once.
+
+    Merge keys (`<<`) may be repeated.
+    """
+    waiting, seen = [("#", document)], set[int]()
+    while waiting:
+        pointer, node = waiting.pop()
+        if id(node) in seen:  # An alias.
+            continue
+        seen.add(id(node))
+        if isinstance(node, yaml.SequenceNode):
+            waiting += [(f"{pointer}/{number}", item) for number, item in enumerate(node.value)]
+        elif isinstance(node, yaml.MappingNode):
+            first = dict[tuple[str, str], yaml.Node]()
+            for key, value in node.value:
+                waiting.append((f"{pointer}/{key.value}", value))
+                if not isinstance(key, yaml.ScalarNode) or key.tag == _MERGE:
+                    continue
+                earlier = first.setdefault((key.tag, key.value), key)
+                if earlier is not key:
+                    lines = (earlier.start_mark.line + 1, key.start_mark.line + 1)
+                    yield RepeatedKey(f"{pointer}/{key.value}", lines)
 
 
 @dataclass(slots=True)

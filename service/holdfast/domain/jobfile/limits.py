@@ -192,7 +192,8 @@ class Limits(BaseModel):
         deadline = self.deadline_at(now)
         if deadline is not None and deadline <= now:
             issue = ValidationIssue(
-                "#/holdfast/limits/deadline", f"{deadline} is in the past; write a future time"
+                "#/holdfast/limits/deadline",
+                f"{deadline:%Y-%m-%d %H:%M:%SZ} is in the past; write a future time",
             )
             raise BadJobFile((issue,))
 

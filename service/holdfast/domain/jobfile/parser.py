@@ -14,7 +14,13 @@ from typing import Any, Final
 
 import yaml
 
-from holdfast.domain.jobfile.bounded_yaml import NotReadable, compose, construct
+from holdfast.domain.jobfile.bounded_yaml import (
+    NotReadable,
+    RepeatedKey,
+    compose,
+    construct,
+    repeated_keys,
+)
 from holdfast.domain.jobfile.deprecated import migrate_deprecated
 from holdfast.domain.jobfile.env_vars import ENVS, SECRETS, duplicate_names, parse_variables
 from holdfast.domain.jobfile.node_groups import group_flaws, total_nodes
@@ -122,16 +128,26 @@ def _load(text: str) -> tuple[dict[str, Any], dict[str, yaml.Node]]:
     """Parse the document, and return the YAML nodes of its keys as written."""
     try:
         nodes = compose(text)
+        # Before the construction, which expands merge keys.
+        repeated = tuple(_repeated(key) for node in nodes for key in repeated_keys(node))
         documents = [construct(node, text) for node in nodes]
     except NotReadable as error:
         raise _bad_job_file(f"the job file {error}") from error
     if len(documents) != 1 or not isinstance(documents[0], dict):
         found = f"{len(documents)} documents" if len(documents) > 1 else "no mapping"
         raise _bad_job_file(f"a job file is a single mapping such as `run: ...`; found {found}")
+    if repeated:
+        raise BadJobFile(repeated)
     raw: dict[Any, Any] = documents[0]
     if odd := [key for key in raw if not isinstance(key, str)]:
         raise _bad_job_file(f"{odd[0]!r} is not a key of a job file; put it in quotes or remove it")
     return raw, {key.value: value for key, value in nodes[0].value}
+
+
+def _repeated(key: RepeatedKey) -> ValidationIssue:
+    first, again = key.lines
+    where = f"in lines {first} and {again}" if first != again else f"in line {first}"
+    return ValidationIssue(key.pointer, f"is written twice, {where}; remove one of them")
 
 
 def _with_values(raw: dict[str, Any], key: str, changes: Mapping[str, Any]) -> dict[str, Any]:

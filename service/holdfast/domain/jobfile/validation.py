@@ -68,6 +68,11 @@ def plan_flaws(file: JobFile) -> Iterator[ValidationIssue]:
         yield from planned_place_flaws(
             resources, is_slurm=engine is Engine.SLURM, on_demand=block.plan.on_demand
         )
+    elif resources.get("use_spot") is False:
+        yield ValidationIssue(
+            "#/resources/use_spot",
+            "is false, so there is nothing to plan; remove it, or remove holdfast.plan",
+        )
 
 
 def output_flaws(file: JobFile) -> Iterator[ValidationIssue]:

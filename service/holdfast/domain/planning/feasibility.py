@@ -8,7 +8,14 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from holdfast.domain.events.planning import MarketState, PlaceState, PlanForecast
-from holdfast.domain.planning.plan_sentences import NAMES, dollars, duration, moment, percent
+from holdfast.domain.planning.plan_sentences import (
+    NAMES,
+    dollars,
+    duration,
+    limit,
+    moment,
+    percent,
+)
 from holdfast.errors import ValidationIssue
 
 HOPELESS: Final = 0.9
@@ -81,7 +88,7 @@ def _budget_issues(
     if job.budget_usd < cheapest.cost_p10_usd:
         yield ValidationIssue(
             BUDGET,
-            f"is ${job.budget_usd:,.2f}, but even {NAMES[name]} nine of ten simulated runs cost more than "
+            f"is {limit(job.budget_usd)}, but even {NAMES[name]} nine of ten simulated runs cost more than "
             f"{dollars(cheapest.cost_p10_usd)}; write at least {dollars(cheapest.cost_p50_usd)}, or name cheaper nodes",
         )
 
@@ -99,7 +106,7 @@ def _joint_issues(
     yield ValidationIssue(
         BUDGET,
         f"and the deadline exclude each other: to be done by {_stamp(job.deadline_at)} costs about "
-        f"{dollars(timely[1].cost_p50_usd)} {NAMES[timely[0]]}, and for ${job.budget_usd:,.2f} the job ends about "
+        f"{dollars(timely[1].cost_p50_usd)} {NAMES[timely[0]]}, and for {limit(job.budget_usd)} the job ends about "
         f"{moment(frugal[1].end_p50, job.now)} {NAMES[frugal[0]]}; raise the one or postpone the other",
     )
 
