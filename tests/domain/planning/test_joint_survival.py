@@ -134,7 +134,6 @@ def forty_hours(market: RecordedMarkets, starts: int) -> Windows:
 
 
 @pytest.mark.full
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("names", "limit"),
     [
