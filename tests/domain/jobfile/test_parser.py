@@ -318,6 +318,10 @@ envs: {A: 1, "A": 2}
     }
 
 
+def test_key_that_is_a_mapping_has_no_name() -> None:
+    assert flaws("run: x\n? {a: b}\n: {c: 1, c: 2}\n").keys() == {"#"}
+
+
 def test_merge_keys_and_aliases_repeat_no_key() -> None:
     text = "run: x\nenvs: {<<: &more {A: a, B: b}, <<: {C: c}, B: d}\nresources: {labels: *more}"
 

@@ -137,8 +137,9 @@ def repeated_keys(document: yaml.Node) -> Iterator[RepeatedKey]:
         elif isinstance(node, yaml.MappingNode):
             first = dict[tuple[str, str], yaml.Node]()
             for key, value in node.value:
-                waiting.append((f"{pointer}/{key.value}", value))
-                if not isinstance(key, yaml.ScalarNode) or key.tag == _MERGE:
+                is_text = isinstance(key, yaml.ScalarNode)
+                waiting.append((f"{pointer}/{key.value if is_text else '?'}", value))
+                if not is_text or key.tag == _MERGE:
                     continue
                 earlier = first.setdefault((key.tag, key.value), key)
                 if earlier is not key:
