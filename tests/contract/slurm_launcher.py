@@ -105,9 +105,19 @@ class SlurmBackend:
                 self.cluster.run("scontrol", "requeue", self.job(key))
             return seen if met(seen) else None
 
-        seen = eventually(poll, PATIENCE_S)
+        try:
+            seen = eventually(poll, PATIENCE_S)
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self._state(key)}") from error
         assert seen is not None
         return seen
+
+    def _state(self, key: str) -> str:
+        """What a launch has written, and what Slurm and the nodes run, for a failed test."""
+        files = [file for file in sorted(self.folder(key).rglob("*")) if file.suffix != ".tar"]
+        texts = [f"{each}: {each.read_bytes()[-2000:]!r}" for each in files if each.is_file()]
+        commands = (("scontrol", "-d", "show", "job"), ("scontrol", "show", "step"), ("ps", "axjf"))
+        return "\n".join([*texts, *(self.cluster.run(*words) for words in commands)])
 
     def job(self, key: str) -> str:
         """Number of the newest Slurm job of a launch."""

@@ -91,8 +91,11 @@ def test_kill_of_a_replica_loses_no_job(
         assert (kinds["LaunchRequested"], kinds["Finished"]) == (1, 1)
         last = [item for item in second.json("checkpoints", job) if item["step"] == STEPS]
         assert len(last) == 1
-    copies = {one.folder.name: len(list((one.home / "code").glob("*/trees/*"))) for one in replicas}
-    assert copies["b"] >= 1, "the code of a killed replica comes from the database"
+
+    # The first one may have launched all jobs before its end.
+    copy = second.json("clone", jobs[0], "--force")["id"]
+    assert second.ended(copy)["state"] == "succeeded", second.cli("logs", copy).stdout
+    assert [*(second.home / "code").glob("*/trees/*")], "its code comes from the database"
 
 
 @pytest.mark.full
