@@ -22,7 +22,11 @@ from local_slurm.handle import ROOT
 from support.skypilot.launcher import do
 
 PYTHON = ROOT / ".venv" / "bin" / "python"
-PATIENCE_S = 120.0
+PATIENCE_S = 240.0
+"""Longest wait for Slurm on a busy machine.
+
+Longer than the notices of drills: a node that ends only with its notice is then seen, with its cause.
+"""
 
 
 @dataclass
