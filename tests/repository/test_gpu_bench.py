@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,6 @@ import pytest
 ROOT = Path(__file__).parents[2]
 NO_GPU = 77
 SMALL = ("--width", "16", "--depth", "2", "--batch", "8")
-
-
 # Nodes of several groups listen on all addresses, because they do not know at which one others reach them.
 WITHOUT_NETWORK = (
     *("unshare", "--net", *(() if os.geteuid() == 0 else ("--map-root-user",))),
@@ -21,10 +20,10 @@ WITHOUT_NETWORK = (
 )
 
 
-def run(*words: str) -> subprocess.CompletedProcess[str]:
+def run(*words: str, inside: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
     folders = ("tests", "bench", "service", "worker")
     return subprocess.run(
-        [*WITHOUT_NETWORK, sys.executable, "-m", "gpu.lost_ranks", *words],
+        [*inside, sys.executable, "-m", "gpu.lost_ranks", *words],
         env={
             **os.environ,
             "PYTHONPATH": os.pathsep.join(str(ROOT / folder) for folder in folders),
@@ -47,7 +46,7 @@ def test_nothing_is_measured_without_a_gpu() -> None:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("way", ["elastic", "groups"])
 def test_weights_are_equal_after_the_loss_of_a_node_with_gloo(way: str) -> None:
-    result = run("--backend", "gloo", "--only", way, *SMALL)
+    result = run("--backend", "gloo", "--only", way, *SMALL, inside=WITHOUT_NETWORK)
 
     rows = [line.split() for line in result.stdout.splitlines() if line.startswith(way)]
     assert [row[1] for row in rows] == ["nothing", "node"], result.stdout + result.stderr

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 import yaml
-from holdfast.domain.jobfile.limits import MAX_SPAN_S, Limits, parse_seconds
+from holdfast.domain.jobfile.limits import MAX_SPAN_S, Limits, format_usd, parse_seconds
 from holdfast.domain.jobfile.parser import parse_job_file
 from holdfast.domain.jobfile.spec import JobSpec
 from holdfast.errors import BadJobFile
@@ -26,6 +26,14 @@ def limits(written: str) -> Limits:
 )  # fmt: skip
 def test_durations_are_written_with_their_units(written: str, expected_s: int) -> None:
     assert parse_seconds(written) == expected_s
+
+
+@pytest.mark.parametrize(
+    ("micros", "text"),
+    [(0, "$0.00"), (10_000, "$0.01"), (1_500, "$0.0015"), (1, "$0.000001"), (999_999, "$0.999999"), (1_234_567_890, "$1,234.57")],
+)  # fmt: skip
+def test_amounts_below_a_dollar_are_not_hidden_by_cents(micros: int, text: str) -> None:
+    assert format_usd(micros) == text
 
 
 @given(st.integers(1, MAX_SPAN_S))

@@ -23,6 +23,7 @@ MAX_SPAN_S: Final = 366 * 86_400
 MIN_STALL_S: Final = 60
 """Lower bound of `max_stall`. A lower value ends programs during a slow step; a higher value refuses fast detection."""
 
+_MICROS_PER_CENT: Final = MICROS_PER_USD // 100
 _UNITS_S: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 STALL_KEYWORDS: Final = ("auto", "off")
 _PART: Final = re.compile(r"(\d+)\s*([smhdw])\s*")
@@ -31,8 +32,11 @@ _DEADLINE_HINT: Final = "write a duration such as 48h, or a time such as 2026-12
 
 
 def format_usd(micros: int) -> str:
-    """Micro-dollars as text with cents: `$1,234.50`."""
-    return f"${micros / MICROS_PER_USD:,.2f}"
+    """Micro-dollars as text: `$1,234.50`, and exactly where cents would hide them: `$0.0015`."""
+    dollars = micros / MICROS_PER_USD
+    if dollars >= 1 or micros % _MICROS_PER_CENT == 0:
+        return f"${dollars:,.2f}"
+    return f"${dollars:.6f}".rstrip("0")
 
 
 def parse_seconds(text: str) -> int:

@@ -8,14 +8,8 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from holdfast.domain.events.planning import MarketState, PlaceState, PlanForecast
-from holdfast.domain.planning.plan_sentences import (
-    NAMES,
-    dollars,
-    duration,
-    limit,
-    moment,
-    percent,
-)
+from holdfast.domain.jobfile.limits import MICROS_PER_USD, format_usd
+from holdfast.domain.planning.plan_sentences import NAMES, dollars, duration, moment, percent
 from holdfast.errors import ValidationIssue
 
 HOPELESS: Final = 0.9
@@ -88,7 +82,7 @@ def _budget_issues(
     if job.budget_usd < cheapest.cost_p10_usd:
         yield ValidationIssue(
             BUDGET,
-            f"is {limit(job.budget_usd)}, but even {NAMES[name]} nine of ten simulated runs cost more than "
+            f"is {_written(job.budget_usd)}, but even {NAMES[name]} nine of ten simulated runs cost more than "
             f"{dollars(cheapest.cost_p10_usd)}; write at least {dollars(cheapest.cost_p50_usd)}, or name cheaper nodes",
         )
 
@@ -106,7 +100,7 @@ def _joint_issues(
     yield ValidationIssue(
         BUDGET,
         f"and the deadline exclude each other: to be done by {_stamp(job.deadline_at)} costs about "
-        f"{dollars(timely[1].cost_p50_usd)} {NAMES[timely[0]]}, and for {limit(job.budget_usd)} the job ends about "
+        f"{dollars(timely[1].cost_p50_usd)} {NAMES[timely[0]]}, and for {_written(job.budget_usd)} the job ends about "
         f"{moment(frugal[1].end_p50, job.now)} {NAMES[frugal[0]]}; raise the one or postpone the other",
     )
 
@@ -131,6 +125,10 @@ def _place_issues(market: MarketState) -> Iterator[ValidationIssue]:
 def _is_sold(place: PlaceState) -> bool:
     prices = (place.spot_usd_per_hour, place.on_demand_usd_per_hour)
     return place.observations > 0 or any(price is not None for price in prices)
+
+
+def _written(usd: float) -> str:
+    return format_usd(round(usd * MICROS_PER_USD))
 
 
 def _stamp(at: datetime) -> str:

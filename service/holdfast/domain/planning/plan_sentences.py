@@ -210,11 +210,6 @@ def dollars(usd: float) -> str:
     return f"${rounded:,.{max(0, digits)}f}" if rounded < 10 else f"${rounded:,.0f}"
 
 
-def limit(usd: float) -> str:
-    """An amount that somebody has written, in full."""
-    return f"${usd:,.2f}" if usd == round(usd, 2) else f"${usd:,.6f}".rstrip("0")
-
-
 def percent(probability: float) -> str:
     """A probability of simulated runs."""
     if probability < 0.01:
