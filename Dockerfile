@@ -2,8 +2,8 @@
 # Jobs with `infra: local` run in this container and need EXTRAS=service,worker,postgres.
 # `--target skypilot` builds SkyPilot's API server instead, which has its own Python packages.
 
-# The base of every stage. `make release` warns while it has no digest (docs/decisions/0077).
-ARG PYTHON_IMAGE=docker.io/library/python:3.11.15-slim-bookworm
+# The base of every stage. docs/decisions/0077 says where its digest comes from.
+ARG PYTHON_IMAGE=docker.io/library/python:3.11.15-slim-bookworm@sha256:d29f48a31a8b408ed19272ca1e7b10ebae13b240a27e862d3d4217c528e2e0c3
 
 FROM ${PYTHON_IMAGE} AS build
 ARG EXTRAS=service,postgres
