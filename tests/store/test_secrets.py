@@ -12,7 +12,8 @@ from sqlalchemy import Engine, select, update
 from support.events import finished, submitted
 from support.fakes import FixedClock
 
-SECRETS = {"KEY": "hush-hush", "PIN": "0123", "ODD": "a'\"\\\n\u2028é"}
+SECRETS = {"API_KEY": "hush-hush", "ACCESS_PIN": "0123-4567", "ODD_TEXT": "a'\"\\\n\u2028é"}
+"""Each is long enough not to occur in a random ciphertext."""
 
 
 @pytest.fixture
@@ -51,7 +52,9 @@ def test_secrets_are_stored_atomically_with_the_job(
     secrets: Secrets, journal: Journal, engine: Engine
 ) -> None:
     first = SubmissionRequest("key", secrets.digest(b"body", SECRETS))
-    other = SubmissionRequest("key", secrets.digest(b"body", {**SECRETS, "PIN": "0124"}))
+    other = SubmissionRequest(
+        "key", secrets.digest(b"body", {**SECRETS, "ACCESS_PIN": "0123-4568"})
+    )
     journal.submit("job-1", submitted(), first, secrets.encrypt("job-1", SECRETS))
 
     again = journal.submit("job-2", submitted(), first, secrets.encrypt("job-2", SECRETS))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import islice
 from typing import Final
 
 from holdfast_worker.protocol.reports import RUNTIME_METRIC_PREFIX
@@ -25,6 +26,8 @@ from holdfast.store.tables.jobs import job_events, jobs, metric_points, report_m
 RECENT_REPORTS: Final = 64
 """Newest reports of an attempt in which runtime metrics are searched; the worker adds them to about every tenth point.
 A lower value misses runs that log every step; a higher value reads more rows per scrape."""
+MAX_CACHED_JOBS: Final = 2000
+"""Unfinished jobs that are cached, some 10 kB each. A lower value parses all jobs at each scrape; a higher value uses more memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +64,8 @@ class Queries:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self._unfinished: Mapping[str, Job] = {}
+        """Unfinished jobs as last read. The number of its newest event determines a job."""
 
     def jobs(
         self, *, limit: int, after: str | None = None, where: JobFilter = JobFilter()
@@ -131,10 +136,20 @@ class Queries:
     def unfinished(self, limit: int) -> list[Job]:
         """The oldest jobs that have not ended."""
         live = jobs.c.status.not_in(list(Outcome))
-        query = select(jobs.c.id, jobs.c.fold).where(live).order_by(jobs.c.id).limit(limit)
+        query = select(jobs.c.id, jobs.c.seq).where(live).order_by(jobs.c.id).limit(limit)
+        known = self._unfinished
         with reading(self._engine) as connection:
-            rows = connection.execute(query).all()
-            return [event_log.load(connection, row.id, row.fold) for row in rows]
+            seqs = {row.id: row.seq for row in connection.execute(query)}
+            found = {
+                job_id: known[job_id]
+                for job_id, seq in seqs.items()
+                if job_id in known and known[job_id].seq == seq
+            }
+            changed = jobs.c.id.in_([job_id for job_id in seqs if job_id not in found])
+            rows = connection.execute(select(jobs.c.id, jobs.c.fold).where(changed)).all()
+            found |= {row.id: event_log.load(connection, row.id, row.fold) for row in rows}
+        self._unfinished = dict(islice(found.items(), MAX_CACHED_JOBS))
+        return [found[job_id] for job_id in seqs if job_id in found]
 
     def project_of(self, job_id: str) -> str | None:
         """The project of a job; None if it does not exist."""

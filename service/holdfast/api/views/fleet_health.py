@@ -12,7 +12,6 @@ from typing import Final
 
 from holdfast.api.views.throughput import eta_of
 from holdfast.domain.attempts import LatestPoint
-from holdfast.domain.billing.bill import Bill
 from holdfast.domain.jobs.guards import waiting_since
 from holdfast.domain.jobs.job import IN_TRAINING, LEAVING, Job, State
 from holdfast.domain.jobs.plan_status import is_doubtful
@@ -53,14 +52,14 @@ class _Run:
 
     job: Job
     summary: JobSummary
-    bill: Bill
     point: LatestPoint | None
 
     @property
     def started_at(self) -> datetime:
         """When its newest attempt, or the training of its ranks, began."""
         history = self.summary.history
-        placed_at = self.bill.attempts[-1].ready_at if self.bill.attempts else self.job.submitted_at
+        attempts = self.summary.live_bill.bill.attempts
+        placed_at = attempts[-1].ready_at if attempts else self.job.submitted_at
         return max(placed_at, history.training_since or placed_at)
 
     @property
@@ -101,9 +100,9 @@ def fleet_health(services: Services) -> FleetHealth:
 
 def _runs(services: Services, jobs: Sequence[Job], now: datetime) -> Sequence[_Run]:
     points = services.job_summaries.newest_points(jobs)
-    found = services.job_summaries.get(jobs, now)
+    found = services.job_summaries.without_bills(jobs, now)
     return [
-        _Run(job=job, summary=found[job.id][0], bill=found[job.id][1], point=points.get(job.id))
+        _Run(job=job, summary=found[job.id], point=points.get(job.id))
         for job in jobs
         if job.id in found
     ]

@@ -154,11 +154,16 @@ class LiveJob:
     @cached_property
     def open_rows(self) -> Sequence[AllocationRow]:
         """Rows of attempts that may still change."""
-        begin = 1 if self.live_bill is None else first_open_attempt(self.bill)
-        rows = self._with_rows(allocate_costs(self.bill, begin))
+        shares = [self.charges.open_shares(self.bill, to_ms(self.bill.until))]
         if self.live_bill is None:
-            rows += self._charged(self.charges.fixed)
-        return rows + self._charged(self.charges.open_shares(self.bill, to_ms(self.bill.until)))
+            shares.insert(0, self.charges.fixed)
+        return [*self.open_node_rows, *(row for of in shares for row in self._charged(of))]
+
+    @cached_property
+    def open_node_rows(self) -> Sequence[AllocationRow]:
+        """Those of the nodes, without what the job uses beside them."""
+        begin = 1 if self.live_bill is None else first_open_attempt(self.bill)
+        return self._with_rows(allocate_costs(self.bill, begin))
 
     @property
     def placements(self) -> Sequence[PlacementRecord]:

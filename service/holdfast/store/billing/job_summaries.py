@@ -182,6 +182,21 @@ class JobSummaries:
         self._store(found)
         return found
 
+    def without_bills(self, jobs: Iterable[Job], now: datetime) -> dict[str, JobSummary]:
+        """The summary of each job by its id. Its bill may end before now, which saves the time to extend it."""
+        by_id = {job.id: job for job in jobs}
+        reached = self._latest_points.get(by_id)
+        with self._lock:
+            known = {job_id: self._cache[job_id] for job_id in by_id if job_id in self._cache}
+        found = {
+            job_id: digest
+            for job_id, digest in known.items()
+            if digest.seq == by_id[job_id].seq
+            and digest.live_bill.has_bill_at(now, reached[job_id])
+        }
+        others = self.get((job for job in by_id.values() if job.id not in found), now)
+        return found | {job_id: digest for job_id, (digest, _) in others.items()}
+
     def _store(self, found: Mapping[str, tuple[JobSummary, Bill]]) -> None:
         with self._lock:
             for job_id, (digest, _) in found.items():

@@ -11,6 +11,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 from holdfast.domain.billing.allocation import CostAllocation
 from holdfast.domain.billing.bill import Bill, LatestPoint
 from holdfast.domain.billing.incremental_bill import extend_bill, first_open_attempt, is_closed
+from holdfast.domain.billing.rate import to_ms
 from holdfast.domain.charges.charge_shares import JobCharges
 from holdfast.domain.events import Event, Finished
 from holdfast.domain.preemptions.placements import PlacementRecord
@@ -64,16 +65,23 @@ class LiveBill:
 
     def bill_at(self, now: datetime, reached: Mapping[int, LatestPoint]) -> Bill | None:
         """The bill now; None if it has to be computed from the events."""
-        if self.has_ended:
-            return self.bill if reached == self.latest_points else None
-        standing = first_open_attempt(self.bill)
-        same = reached is self.latest_points
-        same = same or _without(reached, standing) == _without(self.latest_points, standing)
-        before, newest = self.latest_points.get(standing), reached.get(standing)
-        went_back = before and (newest is None or newest.step < before.step)
-        if not self.is_extendable or not same or went_back:
+        if not self.has_bill_at(now, reached):
             return None
-        return extend_bill(self.bill, now, newest)
+        newest = reached.get(first_open_attempt(self.bill))
+        return self.bill if self.has_ended else extend_bill(self.bill, now, newest)
+
+    def has_bill_at(self, now: datetime, reached: Mapping[int, LatestPoint]) -> bool:
+        """Whether `bill_at` has a bill. What does not depend on the time is then as in `bill`."""
+        if self.has_ended:
+            return reached == self.latest_points
+        if not self.is_extendable or to_ms(now) < to_ms(self.bill.until):
+            return False
+        standing = first_open_attempt(self.bill)
+        before, newest = self.latest_points.get(standing), reached.get(standing)
+        if before and (newest is None or newest.step < before.step):
+            return False
+        same = reached is self.latest_points
+        return same or _without(reached, standing) == _without(self.latest_points, standing)
 
     def cached(self, question: Hashable, make: Callable[[], T]) -> T:
         """The result of `make` for the closed part, computed once for each of the last questions.

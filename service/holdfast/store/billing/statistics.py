@@ -60,8 +60,9 @@ def collect_statistics(engine: Engine, ledgers: BillRollups, now: datetime) -> S
     whole = money + CostSums({}, Counter())
     for kept in live:
         whole.add(kept.cached("tally", partial(_money, kept.closed_rows)))
-        whole.add(_money(kept.open_rows))
-        whole.losses.update(item.listed_cause for item in kept.placements if item.listed_cause)
+        whole.add(_money(kept.open_node_rows))
+        # Only events change them, unlike the rest of an open placement's record.
+        whole.losses.update(kept.cached("losses", partial(_losses, kept)))
     with reading(engine) as connection:
         states = _by(connection, jobs.c.status)
     return ServiceStatistics(
@@ -123,6 +124,10 @@ def _money(rows: Iterable[AllocationRow]) -> CostSums:
         amounts = Counter({name: row[name] for name in AMOUNTS})
         money.add(CostSums({share.simulated: amounts}, Counter()))
     return money
+
+
+def _losses(kept: LiveJob) -> Counter[str]:
+    return Counter(item.listed_cause for item in kept.placements if item.listed_cause)
 
 
 def _by(
