@@ -53,6 +53,23 @@ def test_page_can_be_filtered_by_state(queries: Queries) -> None:
     assert ids(queries, limit=9, statuses=("succeeded",)) == [[]]
 
 
+def test_unfinished_jobs_are_read_again_after_each_event(
+    queries: Queries, engine: Engine, clock: FixedClock
+) -> None:
+    journal = Journal(engine, clock)
+    first = {job.id: job for job in queries.unfinished(9)}
+    journal.append(first["job-0"], [launched(9)])
+    journal.append(first["job-2"], [finished(9, Outcome.FAILED)])
+    journal.submit("job-9", submitted(9))
+
+    second = {job.id: job for job in queries.unfinished(9)}
+
+    assert [*second] == ["job-0", "job-1", "job-3", "job-4", "job-5", "job-9"]
+    assert all(job == journal.read(job_id) for job_id, job in second.items())
+    assert second["job-1"] is first["job-1"]
+    assert [job.id for job in queries.unfinished(2)] == ["job-0", "job-1"]
+
+
 @pytest.mark.parametrize(
     ("text", "found"),
     [

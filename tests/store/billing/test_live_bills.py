@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import random
+from datetime import datetime
 
 import pytest
-from holdfast.domain.billing.bill import compute_bill
+from holdfast.domain.billing.bill import Bill, compute_bill
 from holdfast.domain.events import Event
 from holdfast.store.billing import job_summaries
 from holdfast.store.billing.bills import BillRollups, LiveJob
 from holdfast.store.billing.job_summaries import JobSummaries
+from holdfast.store.billing.statistics import collect_statistics
 from holdfast.store.journal import Journal
 from holdfast.store.queries import Queries
 from holdfast_worker.protocol.reports import Json, Report, ReportKind
@@ -23,6 +25,10 @@ JOB = "job-1"
 def shown_bill(kept: LiveJob) -> tuple[object, ...]:
     rows = sorted(tuple(row.items()) for _, row in kept.rows)
     return kept.bill, rows, list(kept.placements), kept.history.name, kept.history.tags
+
+
+def ready_times(account: Bill) -> list[datetime]:
+    return [attempt.ready_at for attempt in account.attempts]
 
 
 def random_history(seed: int) -> list[Event | Report]:
@@ -78,7 +84,12 @@ def test_cached_live_bills_match_a_recomputation(
             assert [shown_bill(kept) for kept in ledgers.live_jobs(now)] == [
                 shown_bill(kept) for kept in BillRollups(engine).live_jobs(now)
             ]
+            figures, new = collect_statistics(engine, ledgers, now), BillRollups(engine)
+            assert figures == collect_statistics(engine, new, now)
+            without = digests.without_bills([job], now)[JOB]
             digest, account = digests.get([job], now)[JOB]
+            assert without == digest
+            assert ready_times(without.live_bill.bill) == ready_times(account)
             facts = [fact.event for fact in journal.events(JOB)]
             assert account == compute_bill(facts, reading.latest_points([JOB]).get(JOB, {}), now)
             assert digest.seq == job.seq
