@@ -84,6 +84,32 @@ def test_only_new_memory_errors_are_faults(nvml: Any) -> None:
     assert set(later.xids) == {94, 63}
 
 
+def test_published_readings_of_gpus_have_no_faults(nvml: Any) -> None:
+    """A GPU that is divided into MIG instances reports neither its utilization nor remapped rows."""
+    divided, idle = read(play(nvml, "published_idle"), 4)
+
+    assert (divided.name, divided.utilization, divided.faults) == (
+        "NVIDIA A100-SXM4-80GB",
+        None,
+        (),
+    )
+    assert (divided.power_w, divided.clock_mhz, divided.uncorrected_errors) == (67.03, 1275, 0)
+    assert (idle.name, idle.utilization, idle.throttles, idle.faults) == ("NVIDIA A10G", 0, (), ())
+
+
+def test_published_memory_failure_is_found_in_all_ways(nvml: Any) -> None:
+    gpus = play(nvml, "published_memory_error")
+    assert read(gpus, 2)[0].faults == ()
+
+    found = read(gpus, 7)[0]
+
+    assert found.xids == (48, 171, 63, 94, 154)
+    assert found.faults == (GpuFault.MEMORY_ERROR, GpuFault.REMAP_PENDING)
+    assert found.detail == (
+        "has an uncorrected memory error; has to be reset to replace broken memory; Xid 48, 171, 63, 94"
+    )
+
+
 def test_heat_is_a_fault_only_if_it_persists(nvml: Any) -> None:
     gpus = play(nvml, "heat")
     assert [gpu.faults for gpu in read(gpus, 2)] == [(), ()]

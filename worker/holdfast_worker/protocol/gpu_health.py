@@ -26,17 +26,17 @@ class GpuFault(StrEnum):
     OFF_BUS = "off_bus"
     """Xid 79, or NVML reports the GPU as lost: it does not respond on the PCI bus."""
     MEMORY_ERROR = "memory_error"
-    """Xid 48, 94, 95 or 140, or the counter of uncorrected ECC errors grew."""
+    """Xid 48, 94, 95, 140, 171 or 172, or the counter of uncorrected ECC errors grew."""
     REMAP_FAILED = "remap_failed"
-    """Xid 64, or a failed remapping: the GPU has no spare memory rows left."""
+    """Xid 64 or 157, or a failed remapping: the GPU has no spare memory rows left."""
     REMAP_PENDING = "remap_pending"
-    """Xid 63, or rows or pages are to be replaced: the GPU has to be reset before."""
+    """Xid 63 or 156, or rows or pages are to be replaced: the GPU has to be reset before."""
     ERROR_RATE = "error_rate"
     """Xid 92: many corrected ECC errors, which precede uncorrected ones."""
     NVLINK = "nvlink"
-    """Xid 74: errors of a connection to another GPU."""
+    """Xid 74 or 136: errors of a connection to another GPU."""
     FIRMWARE = "firmware"
-    """Xid 62, 119 or 120: a processor of the GPU halted or does not respond."""
+    """Xid 62, 119, 120 or 158: a processor of the GPU halted or does not respond."""
     HEAT = "heat"
     """The hardware lowered the clocks because of the temperature, in several consecutive readings."""
     POWER_BRAKE = "power_brake"
@@ -57,9 +57,16 @@ XID_FAULTS: Final[Mapping[int, GpuFault]] = {
     95: GpuFault.MEMORY_ERROR,
     119: GpuFault.FIRMWARE,
     120: GpuFault.FIRMWARE,
+    136: GpuFault.NVLINK,
     140: GpuFault.MEMORY_ERROR,
+    156: GpuFault.REMAP_PENDING,
+    157: GpuFault.REMAP_FAILED,
+    158: GpuFault.FIRMWARE,
+    171: GpuFault.MEMORY_ERROR,
+    172: GpuFault.MEMORY_ERROR,
 }
-"""The Xid errors that NVIDIA attributes to hardware or firmware. Others, such as 13, 31 and 43, are usually errors of programs."""
+"""The Xid errors that NVIDIA attributes to hardware or firmware. Others, such as 13, 31 and 43, are usually errors of programs; 144 to 150
+may be harmless, and come with 48 if they are not; and 154 only repeats which action another one requires."""
 
 SENTENCES: Final[Mapping[GpuFault, str]] = {
     GpuFault.OFF_BUS: "has fallen off the bus",
