@@ -1,4 +1,4 @@
-"""A real Slurm job loses nodes in three ways, and ends with identical weights."""
+"""A real Slurm job loses nodes in three ways, is reached on its nodes, and ends with identical weights."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import pytest
 from local_slurm import SlurmCluster
 from support.held_example import held_example, is_held, release
 from support.live_service import EXAMPLE, Service
+from support.user_terminal import UserTerminal
 
 STEPS = 24
 HELD_AT = 10
@@ -327,3 +328,32 @@ def test_local_job_continues_on_slurm_after_a_pause(
     places = [e["body"]["zone"] for e in service.json("events", job) if e["kind"] == "NodesReady"]
     assert len(places) == 2
     assert places[0] != places[1]
+
+
+@pytest.mark.full
+@pytest.mark.timeout(400)
+def test_nodes_of_a_slurm_job_are_reached(
+    service: LoginNodeService, uninterrupted_weights: str
+) -> None:
+    """Commands come from outside of the job's allocation, and need no ssh to its nodes."""
+    job = service.submit_held("reached", "main")
+    where = "echo $SLURM_JOB_ID on $SLURMD_NODENAME; echo $SKYPILOT_NODE_RANK >&2; exit 3"
+
+    found = [
+        service.cli("exec", job, "--node", str(node), "--", "sh", "-c", where) for node in (0, 1)
+    ]
+    with UserTerminal(service, "shell", job, "--node", "1", "--", "sh") as user:
+        user.type("echo at-$SLURMD_NODENAME-$((6 * 7))\r")
+        node = user.shows(r"at-(\w+)-42")
+        user.type("exit 9\r")
+        left = user.exit_code()
+    service.release("reached")
+    done = service.ended(job)
+
+    number, nodes = service.slurm_job(job), service.nodes(job)
+    assert [one.returncode for one in found] == [3, 3], found
+    assert [one.stdout.strip() for one in found] == [f"{number} on {each}" for each in nodes]
+    assert [one.stderr.strip() for one in found] == ["0", "1"]
+    assert (node, left) == (nodes[1], 9)
+    assert done["state"] == "succeeded", service.cli("logs", job).stdout
+    assert service.weights(job) == uninterrupted_weights

@@ -30,7 +30,7 @@ class UserTerminal:
         self._set_size(COLUMNS, ROWS)
         self._before = termios.tcgetattr(self._slave)
         self._process = subprocess.Popen(
-            [HOLDFAST, *words],
+            [*service.reach, HOLDFAST, *words],
             stdin=self._slave,
             stdout=self._slave,
             stderr=self._slave,
