@@ -79,3 +79,16 @@ def test_commands_report_that_a_job_has_ended(
     assert str(preempted.exception) == f"job {job} cannot be preempted: it has ended"
     assert str(log.exception).startswith(f"job {job} has no ")
     assert at_terminal.invoke(app, ["ps", "--find", "zzz"]).stderr == "no jobs match these options\n"  # fmt: skip
+
+
+def test_list_has_ended_jobs_with_the_usual_options(
+    world: SimulatedService, at_terminal: CliRunner
+) -> None:
+    older, newer = (world.submit()["id"] for _ in range(2))
+    world.until(newer, "succeeded")
+
+    both = at_terminal.invoke(app, ["ps", "-a", "-n", "2"]).stdout
+    newest = at_terminal.invoke(app, ["ps", "-n", "1"]).stdout
+
+    assert [older in both, newer in both] == [True, True]
+    assert [older in newest, newer in newest] == [False, True]

@@ -192,8 +192,11 @@ def ps(
     *,
     filters: SelectionIn | None,
     limit: Annotated[
-        int, typer.Option("--limit", min=1, max=200, help="Maximum number of jobs.")
+        int, typer.Option("--limit", "-n", min=1, max=200, help="Maximum number of jobs.")
     ] = 50,
+    _all: Annotated[
+        bool, typer.Option("--all", "-a", help="Changes nothing: ended jobs are always listed.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """List jobs, newest first."""
