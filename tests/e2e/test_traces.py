@@ -88,13 +88,18 @@ def test_job_has_one_trace_over_preemptions_and_restarts(service: Service) -> No
                 "checkpoint": {"store": f"file://{service.folder}/store", "every": "10 steps"}
             },
         )
+        number = span_context(job).trace_id.to_bytes(16, "big")
         service.until(job, lambda job: (job["last_checkpoint_step"] or 0) >= 10)
+        # Spans of calls are not repeated after a restart, unlike those of events.
+        service.wait(
+            lambda: any(span.name == "submit to launcher" for span in collector.of_trace(number)),
+            "the call of the launcher was exported",
+        )
         service.end(signal.SIGKILL)
         service.start()
         assert service.cli("preempt", job, "--notice", "3s").returncode == 0
         release(service.folder)
         done = service.ended(job)
-        number = span_context(job).trace_id.to_bytes(16, "big")
         service.wait(
             lambda: any(span.name == "job" for span in collector.of_trace(number)),
             "the trace is complete",
