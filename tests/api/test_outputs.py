@@ -269,6 +269,18 @@ def test_lists_of_hostile_nodes_are_bounded(
     assert found["left_out_count"] == 1 + 11 + 1001
 
 
+def test_script_without_a_collector_is_noted(world: SimulatedService) -> None:
+    block = "holdfast: {checkpoint: {store: 's3://bucket/p'}, outputs: results/}"
+    plain, wrapped = (
+        world.submit(f"name: {name}\nresources: {{infra: local}}\nrun: {run}\n{block}\n")
+        for name, run in (("plain", "python train.py"), ("wrapped", "holdfast-worker run train.py"))
+    )
+
+    noted = ["only holdfast-worker run collects" in " ".join(j["notes"]) for j in (plain, wrapped)]
+
+    assert noted == [True, False]
+
+
 def test_store_that_the_service_cannot_read_is_named(world: SimulatedService) -> None:
     job = world.submit(
         """
@@ -346,7 +358,7 @@ def test_command_shows_and_downloads_files_of_one_node(
     rows = [line.split() for line in shown.stdout.splitlines()[1:3]]
     assert [(row[0], row[-1]) for row in rows] == [("0", "out/a"), ("1", "node-1/out/a")]
     assert "node-1/out/a" in of_one.stdout
-    assert "1 files, 6 B" in of_one.output
+    assert "1 file, 6 B" in of_one.output
     assert "note: out/etc" not in of_one.output
     assert [path.name for path in target.iterdir()] == ["node-1"]
     found = {path: (all_of_them / path).read_text() for path in ("out/a", "node-1/out/a")}

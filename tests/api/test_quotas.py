@@ -101,7 +101,7 @@ def test_job_above_a_quota_is_refused(world: SimulatedService) -> None:
     assert answer.status_code == 422
     assert answer.json()["detail"] == (
         "#/resources: the job needs 2 nodes, and the quota of project default allows 1 node at once; ask for less, or "
-        "raise it with: holdfast quota set project default --nodes"
+        "raise it with: holdfast quota set project default --nodes 2"
     )
     assert any("allows 1 node at once" in refusal for refusal in preview["refused"])
 

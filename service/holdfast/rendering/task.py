@@ -59,9 +59,13 @@ def retention_notes(spec: JobSpec) -> Iterator[str]:
 
 
 def output_notes(spec: JobSpec) -> Iterator[str]:
-    """Yield a note if the service cannot read the job's output files."""
-    if spec.holdfast.outputs and spec.store_refusal:
+    """Yield notes if the service cannot read the job's output files, or if nothing may collect them."""
+    if not spec.holdfast.outputs:
+        return
+    if spec.store_refusal:
         yield f"holdfast.outputs: {spec.store_refusal}, so holdfast outputs cannot show the files; read them from the store"
+    if "holdfast-worker" not in spec.run:
+        yield "holdfast.outputs: only holdfast-worker run collects the files, and run does not mention it"
 
 
 def elastic_flaws(spec: JobSpec) -> Iterator[ValidationIssue]:

@@ -14,7 +14,7 @@ from holdfast.domain.queue.queue_state import (
     QueueState,
     held_gpu_hours,
 )
-from holdfast.domain.queue.quotas import Quota, QuotaScope
+from holdfast.domain.queue.quotas import SERVICE_NAME, Quota, QuotaScope
 from hypothesis import given
 from hypothesis import strategies as st
 from support.events import DAWN, at
@@ -116,6 +116,26 @@ def test_job_says_what_it_waits_for_and_behind_whom() -> None:
     assert last.reason.endswith("; behind x0 and 2 jobs more")
 
 
+@pytest.mark.parametrize(
+    ("quota", "command"),
+    [
+        (
+            Quota(scope=QuotaScope.SERVICE, name=SERVICE_NAME, jobs=3, nodes=2),
+            "holdfast quota set service --jobs 3 --nodes 4",
+        ),
+        (
+            Quota(scope=QuotaScope.PROJECT, name="nlp", gpus=64, micros_per_hour=20_000_000, may_pause_for_priority=True),
+            "holdfast quota set project nlp --gpus 64 --hourly-cost 31.71 --pause-for-priority",
+        ),
+    ],
+)  # fmt: skip
+def test_command_that_makes_room_keeps_the_other_limits(quota: Quota, command: str) -> None:
+    """`quota set` replaces the whole quota."""
+    refusal = quota.never_fits(Demand(nodes=4, gpus=32, micros_per_hour=31_700_001))
+
+    assert refusal.endswith(f"raise it with: {command}")
+
+
 def test_job_above_a_lowered_quota_waits_and_holds_nobody_up() -> None:
     quotas = (Quota(scope=QuotaScope.USER, name="ada", gpus=8),)
     waiting = entry("large", gpus=16), entry("small", since=1)
@@ -127,7 +147,7 @@ def test_job_above_a_lowered_quota_waits_and_holds_nobody_up() -> None:
     assert large.never_fits
     assert large.reason == (
         "it needs 16 GPUs, and the quota of user ada allows 8 GPUs at once; ask for less, or raise it with: "
-        "holdfast quota set user ada --gpus"
+        "holdfast quota set user ada --gpus 16"
     )
 
 

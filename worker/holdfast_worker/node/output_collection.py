@@ -205,7 +205,8 @@ class OutputCollector:
 
     def _send(self, upload: OutputUpload, exit_code: int) -> None:
         sent = upload.send(self.config.attempt or None, exit_code)
-        log_info(f"collected {len(sent.files)} output files")
+        count = len(sent.files)
+        log_info(f"collected {count} output file{'s' * (count != 1)}")
         for left in sent.left_out:
             log_info(f"output file {left.path} is left out: it {left.reason}")
         if (more := sent.left_out_count - len(sent.left_out)) > 0:

@@ -82,7 +82,7 @@ def _print(found: OutputsOut) -> None:
     output.print_table(table)
     attempt = f"attempt {found.attempt}" if found.attempt else "the newest attempt"
     output.echo(
-        f"{len(found.files)} files, {output.size(found.size_bytes)}, collected at {timestamp(found.collected_at)} "
+        f"{output.counted(len(found.files), 'file')}, {output.size(found.size_bytes)}, collected at {timestamp(found.collected_at)} "
         f"from {attempt}, which exited with code {found.exit_code}"
     )
 
@@ -90,7 +90,7 @@ def _print(found: OutputsOut) -> None:
 def _why_none(found: OutputsOut) -> str:
     if not found.patterns:
         return "its job file has no holdfast.outputs"
-    return "they are collected when an attempt succeeds or fails"
+    return "holdfast-worker run collects them when an attempt succeeds or fails"
 
 
 def _download(client: Client, job_id: str, epoch: int, file: OutputFileOut, folder: Path) -> Path:

@@ -7,13 +7,14 @@ submission.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Self
 
 from holdfast.domain.events.values import Demand
-from holdfast.domain.jobfile.limits import format_usd
+from holdfast.domain.jobfile.limits import MICROS_PER_USD, format_usd
 from holdfast.domain.jobfile.spec import JobSpec
 from holdfast.domain.jobfile.spot_safety import option_accelerators
 
@@ -43,6 +44,13 @@ class QuotaKind(StrEnum):
             return f"{format_usd(amount)} an hour"
         unit = "GPUs" if self is QuotaKind.GPUS else self.value
         return f"{amount:,} {unit.removesuffix('s') if amount == 1 else unit}"
+
+    def option_value(self, amount: int) -> str:
+        """An amount for the option of a command, in dollars instead of micro-dollars, rounded up to cents."""
+        if self is not QuotaKind.HOURLY_COST:
+            return str(amount)
+        cents = -(-amount * 100 // MICROS_PER_USD)
+        return f"{cents // 100}.{cents % 100:02}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -152,9 +160,18 @@ class Quota:
             allowed = kind.text(self.limit(kind) or 0)
             return (
                 f"needs {kind.text(alone.amount(kind))}, and {self.description} allows {allowed} at once; ask for less, or raise "
-                f"it with: holdfast quota set {self.scope} {self.name} {_OPTIONS[kind]}"
+                f"it with: {self._raised_for(alone)}"
             )
         return ""
+
+    def _raised_for(self, alone: HeldShares) -> str:
+        """The command that makes room for a job. It names all limits, as it replaces the quota."""
+        name = [] if self.scope is QuotaScope.SERVICE else [self.name]
+        words = ["holdfast quota set", self.scope.value, *map(shlex.quote, name)]
+        for kind in QuotaKind:
+            if (limit := self.limit(kind)) is not None:
+                words += [_OPTIONS[kind], kind.option_value(max(limit, alone.amount(kind)))]
+        return " ".join([*words, *["--pause-for-priority"] * self.may_pause_for_priority])
 
 
 _OPTIONS: Final = {
