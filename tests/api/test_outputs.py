@@ -334,7 +334,7 @@ def test_command_lists_and_downloads_files(
     done = at_terminal.invoke(app, ["outputs", JOB, "--download", str(target)])
     as_json = at_terminal.invoke(app, ["outputs", JOB, "--json"])
 
-    assert "collected when an attempt succeeds or fails" in none.output
+    assert "holdfast-worker run collects them when an attempt succeeds or fails" in none.output
     assert "out/a" in shown.stdout
     assert "out/etc was left out: it is a link" in shown.output
     assert done.exit_code == 0, done.output

@@ -59,7 +59,7 @@ def retention_notes(spec: JobSpec) -> Iterator[str]:
 
 
 def output_notes(spec: JobSpec) -> Iterator[str]:
-    """Yield notes if the service cannot read the job's output files, or if nothing may collect them."""
+    """Yield a note if nothing collects output files, or the service cannot read them."""
     if not spec.holdfast.outputs:
         return
     if spec.store_refusal:

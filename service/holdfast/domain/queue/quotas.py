@@ -46,7 +46,7 @@ class QuotaKind(StrEnum):
         return f"{amount:,} {unit.removesuffix('s') if amount == 1 else unit}"
 
     def option_value(self, amount: int) -> str:
-        """An amount for the option of a command, in dollars instead of micro-dollars, rounded up to cents."""
+        """An amount for the option of a command; costs in dollars, rounded up to cents."""
         if self is not QuotaKind.HOURLY_COST:
             return str(amount)
         cents = -(-amount * 100 // MICROS_PER_USD)

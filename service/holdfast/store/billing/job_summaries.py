@@ -183,7 +183,7 @@ class JobSummaries:
         return found
 
     def without_bills(self, jobs: Iterable[Job], now: datetime) -> dict[str, JobSummary]:
-        """The summary of each job by its id. Its bill may end before now, which saves the time to extend it."""
+        """The summary of each job by its id, whose bill may end before now: it is not extended."""
         by_id = {job.id: job for job in jobs}
         reached = self._latest_points.get(by_id)
         with self._lock:
