@@ -122,9 +122,8 @@ def _as_secrets(envs: Mapping[str, Any]) -> dict[str, str]:
 
     Nodes receive both kinds alike.
 
-        SkyPilot's server exports `envs` to the shell that runs `event_callback`, where HISTFILE or LD_PRELOAD would let
-        a
-    user write or run code there. It does not export `secrets`.
+    SkyPilot's server exports `envs` to the shell that runs `event_callback`, where HISTFILE or LD_PRELOAD would let a user write or run code
+    there. It does not export `secrets`.
     """
     return {
         name: "" if value is None else str(value)
