@@ -13,6 +13,7 @@ import pytest
 from local_slurm import SlurmCluster
 from support.live_service import EXAMPLE, Service
 from support.postgres import Cluster
+from support.user_terminal import UserTerminal
 
 STEPS = 12
 SECRET = "0123456789abcdef" * 4
@@ -41,14 +42,14 @@ class Replica(Service):
             "HOLDFAST_REPLICAS_LEASE_S": "5",
         }
 
-    def submit_upload(self, name: str, store: Path) -> str:
+    def submit_upload(self, name: str, store: Path, steps: int = STEPS) -> str:
         """Submit the example with its code uploaded to this replica."""
         file = self.folder / "job.yaml"
         task = {
             "name": name,
             "workdir": str(EXAMPLE),
             "resources": {"infra": "slurm/stand/main"},
-            "run": f"holdfast-worker run train.py --steps {STEPS} --step-seconds 0.5",
+            "run": f"holdfast-worker run train.py --steps {steps} --step-seconds 0.5",
             "envs": {"OMP_NUM_THREADS": "1"},
             "config": {"slurm": {"sbatch_options": {"mem": "1500M"}}},
             "holdfast": {"checkpoint": {"store": f"file://{store}", "every": "4 steps"}},
@@ -96,6 +97,34 @@ def test_kill_of_a_replica_loses_no_job(
     copy = second.json("clone", jobs[0], "--force")["id"]
     assert second.ended(copy)["state"] == "succeeded", second.cli("logs", copy).stdout
     assert [*(second.home / "code").glob("*/trees/*")], "its code comes from the database"
+
+
+@pytest.mark.full
+@pytest.mark.timeout(400)
+def test_nodes_are_reached_through_either_replica(
+    replicas: list[Replica], slurm: SlurmCluster
+) -> None:
+    """The wrapper of a node is connected to the replica that launched it, so that one of these is another."""
+    for one in replicas:
+        one.start()
+    first, second = replicas
+    job = first.submit_upload("reached", first.folder.parent / "store", steps=900)
+    second.until(job, lambda job: job["state"] == "training")
+
+    commands = [one.cli("exec", job, "--", "sh", "-c", "echo $((6 * 7))") for one in replicas]
+    left = []
+    for one in replicas:
+        with UserTerminal(one, "shell", job, "--", "sh") as user:
+            user.type("echo at-$SLURMD_NODENAME-$((6 * 7))\r")
+            user.shows(r"at-\w+-42")
+            user.type("exit 9\r")
+            left.append(user.exit_code())
+    cancelled = second.cli("cancel", job)
+
+    assert [(one.returncode, one.stdout) for one in commands] == [(0, "42\n")] * 2, commands
+    assert left == [9, 9]
+    assert cancelled.returncode == 0, cancelled.stderr
+    assert first.ended(job)["state"] == "cancelled"
 
 
 @pytest.mark.full
