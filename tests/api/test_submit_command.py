@@ -84,7 +84,9 @@ def test_commands_report_that_a_job_has_ended(
 def test_list_has_ended_jobs_with_the_usual_options(
     world: SimulatedService, at_terminal: CliRunner
 ) -> None:
-    older, newer = (world.submit()["id"] for _ in range(2))
+    older = world.submit()["id"]
+    world.clock.advance(1)
+    newer = world.submit()["id"]
     world.until(newer, "succeeded")
 
     both = at_terminal.invoke(app, ["ps", "-a", "-n", "2"]).stdout
