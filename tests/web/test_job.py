@@ -7,7 +7,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 from support.events import finished, launched, lost, ready, submitted, training
 from support.simulated_service import JOB_FILE, SimulatedService
 from web.expected_numbers import dollars, figure
@@ -472,3 +472,24 @@ def test_unknown_job_is_reported_as_not_found(page: Page, url: str) -> None:
 
     expect(page.get_by_role("heading", name="Job not found")).to_be_visible()
     expect(page.get_by_role("alert")).to_contain_text("nowhere")
+
+
+def test_unknown_job_stays_shown_while_it_is_requested_again(page: Page, url: str) -> None:
+    page.goto(f"{url}/jobs/nowhere")
+    heading = page.get_by_role("heading", name="Job not found")
+    expect(heading).to_be_visible()
+    held: list[Route] = []
+
+    def hold(route: Route) -> None:
+        held.append(route)
+
+    page.route("**/v1/jobs/nowhere", hold)
+
+    with page.expect_request("**/v1/jobs/nowhere"):
+        page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+
+    expect(page.get_by_text("Loading")).to_have_count(0)
+    expect(heading).to_be_visible()
+    for route in held:
+        route.continue_()
+    expect(heading).to_be_visible()

@@ -30,7 +30,7 @@ export const isDear = (key: Key, ids: Ids): boolean => key[0] === 'sums' || (isL
 
 const job = (id: string, rest = '') => `/v1/jobs/${encodeURIComponent(id)}${rest}`
 
-export type Query<T> = Pick<UseQueryResult<T, Error>, 'data' | 'error' | 'isPending' | 'isPlaceholderData' | 'dataUpdatedAt'> & { refetch: () => unknown }
+export type Query<T> = Pick<UseQueryResult<T, Error>, 'data' | 'error' | 'errorUpdateCount' | 'isPending' | 'isPlaceholderData' | 'dataUpdatedAt'> & { refetch: () => unknown }
 
 export const useCurrentUser = () =>
   useQuery({ queryKey: ['who'], queryFn: ({ signal }) => get<CurrentUser>('/v1/whoami', signal), staleTime: Infinity })

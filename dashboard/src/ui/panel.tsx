@@ -1,6 +1,6 @@
 // Page sections with their four states: loading, empty, failed and out of date.
 
-import type { ReactNode } from 'react'
+import { useState, type ReactNode } from 'react'
 import { ResponseError, Unreachable } from '../api/client'
 import type { Query } from '../api/queries'
 import { Ago } from './time'
@@ -46,8 +46,17 @@ export function Panel<T>({ query, height = 'middle', empty, children, ...words }
   )
 }
 
+/** The error of a query. One without data loses it while it is requested again, and would show as loading. */
+export function useLastError(query: Pick<Query<unknown>, 'error' | 'errorUpdateCount' | 'isPending'>): Error | null {
+  const { error, errorUpdateCount, isPending } = query
+  const [last, setLast] = useState(error)
+  if (error && error !== last) setLast(error)
+  return error ?? (isPending && errorUpdateCount > 0 ? last : null)
+}
+
 export function Loaded<T>({ query, height = 'middle', empty, before, children }: Omit<PanelProps<T>, 'title'>) {
-  const { data, error, isPending, isPlaceholderData, refetch, dataUpdatedAt } = query
+  const { data, isPending, isPlaceholderData, refetch, dataUpdatedAt } = query
+  const error = useLastError(query)
   if (isPending && !error)
     return (
       <div className={`skeleton ${height}`} role="status">

@@ -9,7 +9,7 @@ import type { Job } from '../../api/types'
 import { bandsOf } from '../../charts/plan-bands'
 import { ENDED_STATES, stateWords } from '../../phases'
 import { lazyComponent } from '../../ui/lazy'
-import { Panel, ErrorMessage } from '../../ui/panel'
+import { Panel, ErrorMessage, useLastError } from '../../ui/panel'
 import { useNow } from '../../ui/time'
 import { Tabs } from '../../ui/tabs'
 import { Diagnosis } from './diagnosis'
@@ -30,14 +30,15 @@ const Plan = lazyComponent(() => import('./plan'))
 export function JobPage() {
   const { id = '' } = useParams()
   const query = useJob(id)
+  const error = useLastError(query)
   // A key per job: form input and scroll positions belong to one job.
   if (query.data) return <Shown key={query.data.id} job={query.data} />
-  if (query.isPending && !query.error) return <div className="skeleton tall" role="status"><span className="visually-hidden">Loading</span></div>
-  const is_absent = query.error instanceof ResponseError && query.error.status === 404
+  if (query.isPending && !error) return <div className="skeleton tall" role="status"><span className="visually-hidden">Loading</span></div>
+  const is_absent = error instanceof ResponseError && error.status === 404
   return (
     <>
       <h1>{is_absent ? 'Job not found' : `Job ${id}`}</h1>
-      <ErrorMessage error={query.error} {...(!is_absent && { retry: () => void query.refetch() })} />
+      <ErrorMessage error={error} {...(!is_absent && { retry: () => void query.refetch() })} />
       <p><Link to="/">All jobs</Link></p>
     </>
   )

@@ -11,7 +11,7 @@ import { jobWords, ParallelCoordinates, ParallelLegend } from '../../charts/para
 import { ranked } from '../../charts/series'
 import { many, measured } from '../../format'
 import { lazyComponent } from '../../ui/lazy'
-import { ErrorMessage, Loaded, Section } from '../../ui/panel'
+import { ErrorMessage, Loaded, Section, useLastError } from '../../ui/panel'
 import { SelectionActions } from '../selection'
 import { SweepHead } from './head'
 import { TrialTable } from './trials'
@@ -23,13 +23,14 @@ const OverlaidCurves = lazyComponent(() => import('../../charts/overlaid-curves'
 export default function SweepPage() {
   const { sweep_id: id = '' } = useParams()
   const query = useSweep(id)
+  const error = useLastError(query)
   if (query.data) return <Shown key={query.data.id} sweep={query.data} />
-  if (query.isPending && !query.error) return <div className="skeleton tall" role="status"><span className="visually-hidden">Loading</span></div>
-  const is_absent = query.error instanceof ResponseError && query.error.status === 404
+  if (query.isPending && !error) return <div className="skeleton tall" role="status"><span className="visually-hidden">Loading</span></div>
+  const is_absent = error instanceof ResponseError && error.status === 404
   return (
     <>
       <h1>{is_absent ? 'Sweep not found' : `Sweep ${id}`}</h1>
-      <ErrorMessage error={query.error} {...(!is_absent && { retry: () => void query.refetch() })} />
+      <ErrorMessage error={error} {...(!is_absent && { retry: () => void query.refetch() })} />
       <p><Link to="/sweeps">All sweeps</Link></p>
     </>
   )
