@@ -360,24 +360,39 @@ def test_a_job_for_another_cluster_is_refused() -> None:
 
 INTERRUPTED = """
 trap 'sleep 0.5' TERM
-setsid bash -c 'trap "exit 75" TERM; touch "$1"; while :; do sleep 0.01; done' node "$1" &
-program=$!
-until [[ -e $1 ]]; do sleep 0.01; done
-(sleep 0.2; kill -TERM "$program" $$) &
-join "$program"
+record "$1.code" setsid bash -c 'trap "exit 75" TERM; echo $$ > "$1"; while :; do sleep 0.01; done' node "$1" &
+recorder=$!
+until [[ -s $1 ]]; do sleep 0.01; done
+read -r program < "$1"
+(sleep 0.2; kill -TERM "$program" "$recorder" $$) &
+join "$recorder" "$1.code"
 echo $?
 """
-"""The program of a node ends while its shell still handles the same notice."""
+"""The program of a node ends while its shell still handles the same notice, or at the moment that the shell receives it."""
 
 
 def test_program_that_ends_during_a_signal_keeps_its_code(tmp_path: Path) -> None:
     [join] = re.findall(r"^JOIN='(.*?)'$", BY_HAND.read_text(), re.MULTILINE | re.DOTALL)
 
     done = subprocess.run(
-        ["bash", "-c", join + INTERRUPTED, "node", tmp_path / "up"],
+        ["bash", "-c", join + INTERRUPTED, "node", tmp_path / "program"],
         capture_output=True,
         text=True,
         check=False,
     )
 
     assert done.stdout == "75\n", done.stderr
+
+
+def test_killed_program_has_the_code_of_its_signal(tmp_path: Path) -> None:
+    [join] = re.findall(r"^JOIN='(.*?)'$", BY_HAND.read_text(), re.MULTILINE | re.DOTALL)
+    script = 'record "$1" sleep 60 & pkill -KILL -P $! sleep; kill -KILL $!; join $! "$1"; echo $?'
+
+    done = subprocess.run(
+        ["bash", "-c", f"{join}\n{script}", "node", tmp_path / "code"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.stdout == "137\n", done.stderr
