@@ -62,7 +62,7 @@ class StepBoundary:
         """
         if self.recovery:
             self.recovery.enter_boundary()
-        self._repeat(lambda: self.act(step, self.decide(step)), Place.STEP)
+        self._repeat(lambda: self.act(step, self.decide(step)), Place.STEP, step)
 
     def decide(self, step: int) -> StepDecision:
         """Vote, and return the decision of all ranks."""
@@ -137,19 +137,19 @@ class StepBoundary:
         Raises:
             SystemExit: a newer attempt of the job replaced this one.
         """
-        return self._repeat(lambda: self.save_last_step(step), Place.OUTSIDE)
+        return self._repeat(lambda: self.save_last_step(step), Place.OUTSIDE, step)
 
-    def _repeat(self, work: Callable[[], T], then: Place) -> T:
+    def _repeat(self, work: Callable[[], T], then: Place, step: int) -> T:
         """Do the work of a boundary, again whenever ranks have been replaced in the meantime."""
         group = self._ranks.recoverable
         if not group:
             return work()
         while True:
-            group.enter(Place.BOUNDARY)
+            group.enter(Place.BOUNDARY, step)
             generation = group.generation
             try:
                 done = work()
-                group.enter(then)
+                group.enter(then, step)
             except BoundaryRestarted:
                 if self.recovery:
                     self.recovery.abandon()

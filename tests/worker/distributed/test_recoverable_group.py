@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -129,7 +130,7 @@ def test_failed_sum_is_repeated_with_a_new_rank(ranks: Ranks) -> None:
 
     for rank in (0, 1):
         ranks.all[rank].resume(groups[rank], plan(Place.STEP), {})
-    ranks.all[2].start(groups[2], Place.STEP, 0, {})
+    ranks.all[2].start(groups[2], plan(Place.STEP), {})
     works.append(summed(ranks.all[2], tensors[2]))
 
     assert all(work.wait() for work in works)
@@ -146,7 +147,7 @@ def test_collectives_begun_after_a_loss_wait_in_order(ranks: Ranks) -> None:
 
     for rank in (1, 0):
         ranks.all[rank].resume(groups[rank], plan(Place.STEP), {})
-    ranks.all[2].start(groups[2], Place.STEP, 0, {})
+    ranks.all[2].start(groups[2], plan(Place.STEP), {})
     works += [summed(ranks.all[2], first[2]), summed(ranks.all[2], second[2])]
 
     assert all(work.wait() for work in works)
@@ -156,7 +157,7 @@ def test_collectives_begun_after_a_loss_wait_in_order(ranks: Ranks) -> None:
 
 def test_new_rank_gets_results_that_others_have(ranks: Ranks) -> None:
     group = RecoverableGroup(2, SIZE)
-    group.start(ranks.groups[2], Place.STEP, 7, {7: [torch.tensor([9.0])]})
+    group.start(ranks.groups[2], plan(Place.STEP, 7), {7: [torch.tensor([9.0])]})
     tensor = torch.tensor([1.0])
 
     assert summed(group, tensor).wait()
@@ -176,9 +177,71 @@ def test_survivor_gets_the_result_of_another(ranks: Ranks) -> None:
     assert tensor.item() == 6.0
 
 
+def test_survivor_gets_the_result_of_a_collective_that_it_begins_later(ranks: Ranks) -> None:
+    group, tensor = ranks.all[0], torch.tensor([1.0])
+    group.interrupt()
+    group.close(30)
+    groups = ranks.connected_groups()
+
+    group.resume(groups[0], plan(Place.STEP), {0: [torch.tensor([6.0])]})
+
+    assert summed(group, tensor).wait()
+    assert tensor.item() == 6.0
+
+
+@pytest.mark.parametrize("moves", ["update", "enter"])
+def test_frozen_rank_moves_on_when_it_is_connected(ranks: Ranks, moves: str) -> None:
+    group = ranks.all[0]
+    group.enter(Place.BOUNDARY, 3)
+    group.enter(Place.STEP, 3)
+    group.freeze()
+    with ThreadPoolExecutor(1) as pool:
+        work = group.begin_update if moves == "update" else partial(group.enter, Place.BOUNDARY, 4)
+        moved = pool.submit(work)
+        time.sleep(0.2)
+        before = moved.done(), group.has_updated, group.place, group.step
+
+        group.connect(ranks.groups[0])
+        moved.result(30)
+
+    after = group.has_updated, group.place, group.step
+    assert before == (False, False, Place.STEP, 3)
+    assert after == ((True, Place.STEP, 3) if moves == "update" else (False, Place.BOUNDARY, 4))
+
+
+def test_rank_that_has_stepped_is_frozen_in_the_next_boundary() -> None:
+    group = RecoverableGroup(0, SIZE)
+    group.enter(Place.BOUNDARY, 3)
+    group.enter(Place.STEP, 3)
+    group.begin_update()
+    with ThreadPoolExecutor(1) as pool:
+        frozen = pool.submit(group.freeze)
+        time.sleep(0.2)
+        was_frozen = frozen.done()
+
+        group.enter(Place.BOUNDARY, 4)
+        frozen.result(30)
+
+    assert (was_frozen, group.place, group.step) == (False, Place.BOUNDARY, 4)
+
+
+def test_rank_that_waits_after_it_has_stepped_is_frozen_at_once(ranks: Ranks) -> None:
+    group = ranks.all[0]
+    group.enter(Place.BOUNDARY, 3)
+    group.enter(Place.STEP, 3)
+    group.begin_update()
+    works = [summed(group, torch.ones(1))]
+
+    group.freeze()
+
+    assert (group.place, group.has_updated) == (Place.STEP, True)
+    works += [summed(ranks.all[rank], torch.ones(1)) for rank in (1, 2)]
+    assert all(work.wait() for work in works)
+
+
 def test_boundary_begins_again_with_the_same_numbers(ranks: Ranks) -> None:
     for group in ranks.all:
-        group.enter(Place.BOUNDARY)
+        group.enter(Place.BOUNDARY, 0)
     works = [summed(ranks.all[rank], torch.ones(1)) for rank in (0, 1)]
     ranks.lose(2)
     groups = ranks.connected_groups()
@@ -197,14 +260,14 @@ def test_boundary_begins_again_with_the_same_numbers(ranks: Ranks) -> None:
 
 def test_rank_between_two_collectives_restarts_its_boundary(ranks: Ranks) -> None:
     group = ranks.all[0]
-    group.enter(Place.BOUNDARY)
+    group.enter(Place.BOUNDARY, 0)
     group.interrupt()
     group.close(30)
 
     group.resume(ranks.connected_groups()[0], plan(Place.BOUNDARY), {})
 
     with pytest.raises(BoundaryRestarted):
-        group.enter(Place.STEP)
+        group.enter(Place.STEP, 0)
 
 
 @pytest.mark.parametrize(("size", "is_kept"), [(8, True), (LARGE, False)])
@@ -223,7 +286,7 @@ def test_results_before_the_last_boundary_are_dropped(ranks: Ranks) -> None:
     def step(rank: int) -> frozenset[int]:
         group = ranks.all[rank]
         for place in (Place.BOUNDARY, Place.STEP, Place.BOUNDARY, Place.STEP):
-            group.enter(place)
+            group.enter(place, 0)
             summed(group, torch.ones(1)).wait()
         return group.completed()
 
@@ -260,7 +323,7 @@ def test_first_sum_of_a_step_is_announced_once() -> None:
     group.before_gradients = lambda: announced.append(time.monotonic())
 
     for place in (Place.BOUNDARY, Place.STEP):
-        group.enter(place)
+        group.enter(place, 0)
         for _ in range(3):
             summed(group, torch.ones(1))
 
@@ -287,8 +350,8 @@ def test_sums_of_a_step_reuse_the_copies_of_the_last_one(ranks: Ranks) -> None:
     addresses = []
     for _ in range(2):
         for group in ranks.all:
-            group.enter(Place.BOUNDARY)
-            group.enter(Place.STEP)
+            group.enter(Place.BOUNDARY, 0)
+            group.enter(Place.STEP, 0)
         ranks.each(lambda rank: summed(ranks.all[rank], torch.ones(5)).wait())
         addresses.append({copy.data_ptr() for g in ranks.all for copy in g._backups.values()})
 

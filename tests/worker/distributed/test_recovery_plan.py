@@ -48,6 +48,16 @@ def test_result_is_handed_to_a_survivor_that_lacks_it() -> None:
     assert plan.results == {44: 1}
 
 
+def test_result_is_handed_to_a_survivor_that_has_not_begun_the_collective() -> None:
+    sender = in_step(4, completed=numbers(40), failed=numbers(41))
+    receiver = in_step(4)
+
+    plan = plan_recovery({0: sender, 1: receiver})
+
+    assert plan.results == {40: 0}
+    assert [position.lacks(40) for position in (sender, receiver)] == [False, True]
+
+
 def test_boundary_begins_again_without_its_results() -> None:
     first = in_boundary(5, completed=numbers(47), failed=numbers(48))
     second = in_boundary(5, failed=numbers(47))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
 from holdfast_worker.protocol.environment import Exit
 from holdfast_worker.protocol.reports import ReportKind
+from holdfast_worker.watchdog.group_files import GroupFiles
 from worker.support.nodes_driver import Nodes
 from worker.support.run_driver import TIMEOUT_S, wait_until
 
@@ -15,6 +18,8 @@ FALL_AT = 13
 NODES = 3
 HELD = ("--hold", "8")
 """Ranks stay in this step until the test releases them, so that the run does not end before."""
+SETTLED_S = 1.0
+"""Time in which ranks would meet that do not wait for each other."""
 KILLED = "rank {0} on node {0} was killed by signal 9"
 
 
@@ -69,6 +74,26 @@ def test_lost_rank_costs_no_step(nodes: Nodes, undisturbed: Nodes, rank: int, mo
     [replaced] = nodes.driver.reports(ReportKind.RANKS_REPLACED)
     assert (replaced.body["ranks"], replaced.body["cause"]) == ([rank], KILLED.format(rank))
     assert replaced.body["step"] in {FALL_AT, FALL_AT + 1}
+
+
+def test_ranks_that_have_stepped_end_their_step_first(nodes: Nodes, undisturbed: Nodes) -> None:
+    nodes.start(*HELD, "--connected")
+    wait_until(lambda: nodes.is_held(8) and (nodes.run_dir(0).path / "connected").exists())
+    os.kill(nodes.run_dir(1).registered_pids()[1], signal.SIGKILL)
+    files = GroupFiles(nodes.run_dir(1))
+    wait_until(lambda: any(each.is_new and each.address for each in files.requests()))
+    time.sleep(SETTLED_S)
+    before = nodes.counts(ReportKind.RANKS_REPLACED)
+
+    nodes.finish()
+
+    assert before == [0]
+    assert nodes.results == undisturbed.results
+    for rank in (0, 2):
+        assert nodes.losses(rank) == undisturbed.losses(rank)
+    assert nodes.counts(ReportKind.TRAINING_STARTED, ReportKind.RANKS_RESTARTED) == [1, 0]
+    [replaced] = nodes.driver.reports(ReportKind.RANKS_REPLACED)
+    assert (replaced.body["ranks"], replaced.body["step"]) == ([1], 9)
 
 
 @pytest.mark.full

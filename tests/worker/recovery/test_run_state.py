@@ -101,7 +101,7 @@ def test_new_rank_equals_the_survivor_and_the_lost_rank(survivor: Process) -> No
 
 
 def test_state_within_a_step_is_that_of_the_boundary(survivor: Process) -> None:
-    survivor.group.place = Place.STEP
+    survivor.group.enter(Place.STEP, 1)
     survivor.meter.values.append(9)
 
     tree, _ = survivor.state.capture()
@@ -111,11 +111,11 @@ def test_state_within_a_step_is_that_of_the_boundary(survivor: Process) -> None:
 
 
 def test_stepped_optimizer_is_an_obstacle_within_the_step(survivor: Process) -> None:
-    survivor.group.place = Place.STEP
+    survivor.group.enter(Place.STEP, 1)
     survivor.train()
     within = survivor.state.why_not()
 
-    survivor.state.enter_boundary()
+    survivor.group.enter(Place.BOUNDARY, 2)
 
     assert (within, survivor.state.why_not()) == (HAS_STEPPED, "")
 

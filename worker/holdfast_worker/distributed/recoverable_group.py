@@ -141,10 +141,13 @@ class RecoverableGroup(_ProcessGroup):  # type: ignore[misc]
         """Number of connected groups so far, which identifies the current one."""
         self._is_alone = True
         self._lock = threading.RLock()
+        self._moved = threading.Condition(self._lock)
+        """Notified of what `freeze` and a frozen rank wait for."""
+        self._is_frozen = False
         self._log: dict[int, Collective] = {}
         """Collectives since the boundary before the current step, by number."""
         self._results: dict[int, list[Tensor]] = {}
-        """Results of collectives that a new rank has not begun yet."""
+        """Results of collectives that other ranks have completed and this one has not begun yet."""
         self._backups: dict[tuple[Place, int, int], Tensor] = {}
         self._next = 0
         self._is_failed = False
@@ -153,6 +156,10 @@ class RecoverableGroup(_ProcessGroup):  # type: ignore[misc]
         self.place = Place.OUTSIDE
         self.entry = 0
         """Number of collectives before the current boundary or step."""
+        self.step = 0
+        """Number of completed steps, as of `place`."""
+        self.has_updated = False
+        """Whether an optimizer has begun to change parameters within the current step."""
         self.on_failure: Callable[[], None] = lambda: None
         """Called once for each broken connected group, in any thread."""
         self.before_gradients: Callable[[], None] = lambda: None
@@ -240,14 +247,35 @@ class RecoverableGroup(_ProcessGroup):  # type: ignore[misc]
         with self._lock:
             self._connected, self._is_failed, self._is_alone = connected, False, False
             self._groups += 1
+            self._is_frozen = False
+            self._moved.notify_all()
 
-    def enter(self, place: Place) -> None:
-        """Enter a boundary, a step, or leave the loop.
+    def freeze(self) -> None:
+        """Keep this rank from moving on until it is connected again, so that its position and its state hold until then.
+
+        If an optimizer has stepped within the step, this first waits for the end of the step, unless a collective keeps it from coming.
+        """
+        with self._lock:
+            while self.place is Place.STEP and self.has_updated and not self.unfinished():
+                self._moved.wait()
+            self._is_frozen = True
+
+    def begin_update(self) -> None:
+        """Before an optimizer changes parameters: wait while this rank is frozen."""
+        with self._lock:
+            self._wait_while_frozen()
+            self.has_updated = True
+
+    def enter(self, place: Place, step: int) -> None:
+        """Enter a boundary, a step, or leave the loop, after `step` completed steps.
+
+        Waits while this rank is frozen.
 
         Raises:
             BoundaryRestarted: the boundary that this would end begins again.
         """
         with self._lock:
+            self._wait_while_frozen()
             if place is not Place.BOUNDARY:
                 self._restart_if_due()
             self._restarts = False
@@ -255,18 +283,20 @@ class RecoverableGroup(_ProcessGroup):  # type: ignore[misc]
                 # Every rank has reached this boundary, so none needs earlier results.
                 for number in [n for n in self._log if n < self.entry]:
                     del self._log[number]
-                self._has_summed = False
-            self.place, self.entry = place, self._next
+                self._has_summed = self.has_updated = False
+            self.place, self.entry, self.step = place, self._next, step
+            self._moved.notify_all()
 
     def start(
-        self, connected: ConnectedGroup, place: Place, entry: int, results: dict[int, list[Tensor]]
+        self, connected: ConnectedGroup, plan: RecoveryPlan, results: dict[int, list[Tensor]]
     ) -> None:
         """Start a new rank, with results of collectives that other ranks have completed already."""
         with self._lock:
             self._log.clear()
             self._results = results
-            self._next = self.entry = entry
-            self.place, self._has_summed = place, False
+            self._next = self.entry = plan.entry
+            self.place, self.step = plan.place, plan.step
+            self._has_summed = self.has_updated = False
             self.connect(connected)
 
     def completed(self) -> frozenset[int]:
@@ -299,10 +329,14 @@ class RecoverableGroup(_ProcessGroup):  # type: ignore[misc]
         """Continue in a new connected group.
 
         Failed collectives get the results of other ranks, or are repeated. If the boundary begins again, they are void.
+        `results` may contain those of collectives that this rank has not begun yet.
         """
         with self._lock:
             for number, tensors in results.items():
-                self._accept(self._log[number], tensors)
+                if number in self._log:
+                    self._accept(self._log[number], tensors)
+                else:
+                    self._results[number] = [*tensors]
             unfinished = self.unfinished()
             here = self.place, self.entry
             is_restarted = plan.restarts_boundary and here == (Place.BOUNDARY, plan.entry)
@@ -357,6 +391,10 @@ class RecoverableGroup(_ProcessGroup):  # type: ignore[misc]
             collective.begun = None
         self._connected = None  # Its destructor closes the connections.
 
+    def _wait_while_frozen(self) -> None:
+        while self._is_frozen:
+            self._moved.wait()
+
     def _restart_if_due(self) -> None:
         if self._restarts:
             self._restarts = False
@@ -373,6 +411,7 @@ class RecoverableGroup(_ProcessGroup):  # type: ignore[misc]
                 return RecoverableWork(collective)
             self._next += 1
             self._log[collective.number] = collective
+            self._moved.notify_all()
             if (result := self._results.pop(collective.number, None)) is not None:
                 self._accept(collective, result)
                 return RecoverableWork(collective)

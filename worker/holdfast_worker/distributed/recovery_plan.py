@@ -66,6 +66,14 @@ class RankPosition:
         }
         return cls(**{**raw, **sets, "place": Place(raw["place"])})
 
+    def lacks(self, number: int) -> bool:
+        """Whether a collective that another rank has completed failed on this one, or has not begun.
+
+        A rank that sends a broadcast may complete it before others begin it.
+        """
+        is_known = number < self.entry or number in self.completed | self.changed
+        return number in self.failed or not is_known
+
     @property
     def order(self) -> tuple[int, bool]:
         """Sort key that is higher for a rank that is further."""
@@ -97,6 +105,10 @@ class RecoveryPlan:
         """Whether survivors in the boundary begin it again."""
         return self.place is Place.BOUNDARY
 
+    def gives(self, number: int, to: RankPosition) -> bool:
+        """Whether a rank at a position receives a result that is handed out."""
+        return number >= self.entry if to.place is Place.NEW else to.lacks(number)
+
 
 def plan_recovery(positions: Mapping[int, RankPosition]) -> RecoveryPlan:
     """The plan for ranks at these positions.
@@ -126,12 +138,13 @@ def _results(
     survivors: Mapping[int, RankPosition], at: RankPosition, *, has_new: bool
 ) -> dict[int, int]:
     """Which rank hands out the result of each collective that another rank lacks."""
+    known = {number for p in survivors.values() for number in p.completed | p.changed}
     wanted = {number for position in survivors.values() for number in position.failed}
+    wanted |= {number for number in known if any(p.lacks(number) for p in survivors.values())}
     if at.place is Place.BOUNDARY:
         wanted = {number for number in wanted if number < at.entry}
     elif has_new:
-        known = (p.completed | p.changed for p in survivors.values())
-        wanted |= {number for numbers in known for number in numbers if number >= at.entry}
+        wanted |= {number for number in known if number >= at.entry}
     results = {}
     for number in sorted(wanted):
         owners = [rank for rank, p in survivors.items() if number in p.completed]

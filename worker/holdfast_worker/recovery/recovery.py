@@ -76,7 +76,7 @@ class Hooks:
     """What the recovery needs of a run."""
 
     step: Callable[[], int]
-    """Number of completed steps."""
+    """Number of completed steps, for messages."""
     obstacle: Callable[[], str]
     """Why a new rank cannot start from this rank's state now; empty if it can."""
     abandon: Callable[[], None]
@@ -186,6 +186,7 @@ class Recovery:
         try:
             self.group.close(CLOSE_TIMEOUT_S)
             self._abandon()
+            self.group.freeze()
             self._regroup()
         except NotRecoverable as reason:
             self._give_up(str(reason))
@@ -264,7 +265,7 @@ class Recovery:
         connected.barrier()
         connected.set_timeout(self._timeout)
         if self.is_new:
-            self.group.start(connected, plan.place, plan.entry, results)
+            self.group.start(connected, plan, results)
         else:
             self.group.resume(connected, plan, results)
         waited_s = max(position.waited_s for position in positions.values())
@@ -280,7 +281,7 @@ class Recovery:
             return RankPosition(place=Place.NEW)
         assert self.hooks, "a survivor has begun its loop"
         assert self.replication, "a survivor has begun its loop"
-        step, place = self.hooks.step(), self.group.place
+        step, place = self.group.step, self.group.place
         copies = self.replication.copies(step, is_settled=place is Place.STEP)
         return RankPosition(
             place=place,
@@ -306,10 +307,7 @@ class Recovery:
         results: dict[int, list[Tensor]] = {}
         for number, owner in plan.results.items():
             takers = [
-                r
-                for r, position in sorted(positions.items())
-                if number in position.failed
-                or (position.place is Place.NEW and number >= plan.entry)
+                r for r, position in sorted(positions.items()) if plan.gives(number, position)
             ]
             key = f"result/{number}"
             if owner == rank:
@@ -317,6 +315,8 @@ class Recovery:
                 store.set(key, _dump_forms(tensors))
                 for taker in takers:
                     connected.send(tensors, taker)
+                if number not in self.group.completed():
+                    raise NotRecoverable(f"the script changed the result of collective {number}")
             elif rank in takers:
                 results[number] = _receive(connected, store.get(key), owner)
         return results

@@ -9,11 +9,7 @@ from dataclasses import fields
 from typing import Any, Final
 
 from torch import Tensor, nn
-from torch.optim.optimizer import (
-    Optimizer,
-    register_optimizer_step_post_hook,
-    register_optimizer_step_pre_hook,
-)
+from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
 from holdfast_worker.checkpoint.state_dict import InlineEncoder, decode
 from holdfast_worker.checkpoint.stateful import TrackedState, ddp_models
@@ -48,7 +44,6 @@ class RunState:
         self._group = group
         self._at_boundary: dict[str, Any] = {}
         """States of objects other than models and optimizers, as a step may change them."""
-        self._has_stepped = False
         self._encoder = CachedEncoder()
         self._constants: dict[str, tuple[object, str]] = {}
         """Constant fields of the position, with their JSON."""
@@ -71,8 +66,7 @@ class RunState:
         """Why a lost rank can never be replaced; empty if it can."""
         self.before_optimizer: Callable[[], None] = lambda: None
         """Called before each step of an optimizer."""
-        register_optimizer_step_pre_hook(lambda *_: self.before_optimizer())
-        register_optimizer_step_post_hook(self._after_step)
+        register_optimizer_step_pre_hook(self._begin_update)
 
     def enter_boundary(self) -> None:
         """Copy what a step may change before the parameters."""
@@ -81,11 +75,10 @@ class RunState:
             for name, item in self._tracked.objects.items()
             if not isinstance(item, nn.Module | Optimizer) and name not in self._own_objects
         }
-        self._has_stepped = False
 
     def why_not(self) -> str:
         """Why a new rank cannot start from this rank's state now; empty if it can."""
-        has_changed = self._group.place is Place.STEP and self._has_stepped
+        has_changed = self._group.place is Place.STEP and self._group.has_updated
         return self.obstacle or (HAS_STEPPED if has_changed else "")
 
     def capture(self) -> tuple[Json, Sequence[Tensor]]:
@@ -125,5 +118,7 @@ class RunState:
             self._constants[name] = known
         return known[1]
 
-    def _after_step(self, *_given: object) -> None:
-        self._has_stepped = True
+    def _begin_update(self, *_given: object) -> None:
+        self.before_optimizer()
+        # A new rank must not receive parameters of which some have changed.
+        self._group.begin_update()
