@@ -8,6 +8,7 @@ from typing import Any, NoReturn, TypeVar
 
 from holdfast_worker.checkpoint.checkpointer import Checkpointer
 from holdfast_worker.data.resumable_loader import ResumableLoader
+from holdfast_worker.distributed.collectives import BoundaryRestarted
 from holdfast_worker.distributed.desync import (
     READ_LAG_STEPS,
     UNKNOWN,
@@ -15,7 +16,6 @@ from holdfast_worker.distributed.desync import (
     describe_desync,
 )
 from holdfast_worker.distributed.process_group import ProcessGroup
-from holdfast_worker.distributed.recoverable_group import BoundaryRestarted
 from holdfast_worker.distributed.recovery_plan import Place
 from holdfast_worker.distributed.step_vote import StepDecision, StepVote, decide
 from holdfast_worker.preemption.notice import NOTICE

@@ -17,13 +17,9 @@ import psutil
 import pytest
 import torch
 import torch.distributed as dist
+from holdfast_worker.distributed.collectives import BoundaryRestarted, RecoverableWork
 from holdfast_worker.distributed.connected_group import ConnectedGroup
-from holdfast_worker.distributed.recoverable_group import (
-    AbsentGroup,
-    BoundaryRestarted,
-    RecoverableGroup,
-    RecoverableWork,
-)
+from holdfast_worker.distributed.recoverable_group import AbsentGroup, RecoverableGroup
 from holdfast_worker.distributed.recovery_plan import NotRecoverable, Place, RecoveryPlan
 from torch import Tensor
 from torch._C._distributed_c10d import BroadcastOptions, HashStore, PrefixStore
@@ -177,7 +173,7 @@ def test_survivor_gets_the_result_of_another(ranks: Ranks) -> None:
     assert tensor.item() == 6.0
 
 
-def test_survivor_gets_the_result_of_a_collective_that_it_begins_later(ranks: Ranks) -> None:
+def test_survivor_gets_the_result_of_a_later_collective(ranks: Ranks) -> None:
     group, tensor = ranks.all[0], torch.tensor([1.0])
     group.interrupt()
     group.close(30)

@@ -48,7 +48,7 @@ def test_result_is_handed_to_a_survivor_that_lacks_it() -> None:
     assert plan.results == {44: 1}
 
 
-def test_result_is_handed_to_a_survivor_that_has_not_begun_the_collective() -> None:
+def test_result_is_handed_to_a_survivor_that_has_not_begun() -> None:
     sender = in_step(4, completed=numbers(40), failed=numbers(41))
     receiver = in_step(4)
 

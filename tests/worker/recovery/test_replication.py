@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from holdfast_worker.distributed.recoverable_group import (
+from holdfast_worker.distributed.collectives import (
     BoundaryRestarted,
     Collective,
     RecoverableWork,

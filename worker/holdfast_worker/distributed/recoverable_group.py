@@ -11,7 +11,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final
 
@@ -26,7 +25,8 @@ from torch._C._distributed_c10d import (
 )
 from torch.futures import Future
 
-from holdfast_worker.distributed.connected_group import BegunCollective, ConnectedGroup, Issue
+from holdfast_worker.distributed.collectives import BoundaryRestarted, Collective, RecoverableWork
+from holdfast_worker.distributed.connected_group import ConnectedGroup, Issue
 from holdfast_worker.distributed.recovery_plan import NotRecoverable, Place, RecoveryPlan
 
 BACKEND: Final = "holdfast"
@@ -38,95 +38,12 @@ ABSENT: Final = "holdfast_absent"
 DEVICES: Final = ["cpu", "cuda"]
 """Devices of the tensors for which torch uses both backends."""
 
-MAX_COPIED_BYTES: Final = 1024 * 1024
-"""Size of a result that is copied.
-A lower value excludes models that change larger buffers; a higher value copies gradients in each step."""
-
 CLOSE_POLL_S: Final = 0.005
 """Interval at which a broken group is looked at.
 A lower value burns a core; a higher value delays the next step."""
 
 _ProcessGroup: Any = dist.ProcessGroup
 """Its methods are overloaded for both ways in which torch calls them; a subclass in Python gets only one."""
-
-
-class BoundaryRestarted(Exception):
-    """Raised in a step boundary: the ranks have changed, and the boundary begins again."""
-
-
-@dataclass(slots=True, eq=False)
-class Collective:
-    """A collective, with what is needed to repeat it or to hand out its result."""
-
-    number: int
-    issue: Issue
-    tensors: list[Tensor]
-    """Where the result is."""
-    inputs: list[Tensor]
-    """Copies of `tensors` from before the collective, if it changes its inputs."""
-    future: Future[list[Tensor]]
-    versions: list[int] = field(default_factory=list)
-    """Versions of `tensors` at completion."""
-    copies: list[Tensor] = field(default_factory=list)
-    """Copies of a small result, which the caller may change at once, such as buffers of a model."""
-    is_completed: bool = False
-    is_void: bool = False
-    """Whether the boundary that began it begins again, so that it has no result."""
-    begun: BegunCollective | None = None
-    """None: it has not begun in the current group."""
-
-    def complete(self) -> None:
-        """Record the result, before the caller can change it."""
-        if sum(tensor.nbytes for tensor in self.tensors) <= MAX_COPIED_BYTES:
-            self.copies = [tensor.detach().clone() for tensor in self.tensors]
-        else:
-            self.versions = [tensor._version for tensor in self.tensors]  # noqa: SLF001 - torch has no other name for it
-        self.is_completed = True
-
-    @property
-    def has_result(self) -> bool:
-        """Whether the result is still here."""
-        if not self.is_completed:
-            return False
-        return not self.versions or self.versions == [t._version for t in self.tensors]  # noqa: SLF001
-
-    @property
-    def result(self) -> list[Tensor]:
-        """The result, as it was at completion."""
-        return self.tensors if self.versions else self.copies
-
-    def reset(self) -> None:
-        """Restore the inputs, which a failed collective may have changed."""
-        for tensor, copy in zip(self.tensors, self.inputs, strict=False):
-            tensor.copy_(copy)
-
-
-class RecoverableWork(dist.Work):
-    """The work of a collective that may be completed in another connected group."""
-
-    def __init__(self, collective: Collective) -> None:
-        super().__init__()
-        self._collective = collective
-
-    def wait(self, timeout: timedelta = timedelta(0)) -> bool:  # noqa: ARG002 - of torch
-        """Wait for the collective, also while ranks are replaced.
-
-        Raises:
-            BoundaryRestarted: the step boundary begins again.
-        """
-        self._collective.future.wait()
-        if self._collective.is_void:
-            raise BoundaryRestarted
-        return True
-
-    def get_future(self) -> Future[list[Tensor]]:
-        """The future of the result."""
-        return self._collective.future
-
-    @property
-    def is_done(self) -> bool:
-        """Whether the result is there."""
-        return self._collective.is_completed
 
 
 class RecoverableGroup(_ProcessGroup):  # type: ignore[misc]
@@ -251,9 +168,10 @@ class RecoverableGroup(_ProcessGroup):  # type: ignore[misc]
             self._moved.notify_all()
 
     def freeze(self) -> None:
-        """Keep this rank from moving on until it is connected again, so that its position and its state hold until then.
+        """Keep this rank from moving on until it is connected again.
 
-        If an optimizer has stepped within the step, this first waits for the end of the step, unless a collective keeps it from coming.
+        Its position and its state hold until then. If an optimizer has stepped within the step, this first waits for the end of
+        the step, unless a collective prevents it.
         """
         with self._lock:
             while self.place is Place.STEP and self.has_updated and not self.unfinished():

@@ -15,7 +15,8 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from holdfast_worker.distributed.recoverable_group import RecoverableGroup, RecoverableWork
+from holdfast_worker.distributed.collectives import RecoverableWork
+from holdfast_worker.distributed.recoverable_group import RecoverableGroup
 
 LENGTH_BYTES: Final = 8
 SLOT_STEP_BYTES: Final = 8192
