@@ -76,8 +76,11 @@ def test_lost_rank_costs_no_step(nodes: Nodes, undisturbed: Nodes, rank: int, mo
     assert replaced.body["step"] in {FALL_AT, FALL_AT + 1}
 
 
-def test_ranks_that_have_stepped_end_their_step_first(nodes: Nodes, undisturbed: Nodes) -> None:
-    nodes.start(*HELD, "--connected")
+@pytest.mark.parametrize("held", [HELD, ("--hold-update", "8")])
+def test_ranks_that_have_stepped_end_their_step_first(
+    nodes: Nodes, undisturbed: Nodes, held: tuple[str, str]
+) -> None:
+    nodes.start(*held, "--connected")
     wait_until(lambda: nodes.is_held(8) and (nodes.run_dir(0).path / "connected").exists())
     os.kill(nodes.run_dir(1).registered_pids()[1], signal.SIGKILL)
     files = GroupFiles(nodes.run_dir(1))

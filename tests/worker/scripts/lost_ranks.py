@@ -1,18 +1,19 @@
 """A training script in which one process falls at a given moment within a step, once.
 
 python lost_ranks.py TOTAL FOLDER [--fall RANK:STEP:MOMENT] [--error RANK:STEP] [--two-optimizers] [--shard] [--untracked]
-    [--pause SECONDS] [--late RANK] [--settle] [--connected] [--hold STEP]...
+    [--pause SECONDS] [--late RANK] [--settle] [--connected] [--hold STEP]... [--hold-update STEP]
 
 Steps are slow only until a test has what it waits for, however long this takes. In step `--hold`, or before the loop for -1, ranks wait for
 the file `released-STEP` or `released`; the latter also ends all pauses. A rank with a termination notice does not wait. With `--settle`, each step ends once what the rank saves or copies
-is complete. With `--connected`, the rank fails only once the wrapper of node 0 is connected to all others: otherwise, all ranks restart.
+is complete. With `--hold-update`, ranks are held in a step when their optimizer has
+changed half of the parameters. With `--connected`, the rank fails only once the wrapper of node 0 is connected to all others: otherwise, all ranks restart.
 """
 
 import argparse
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
@@ -73,14 +74,43 @@ def wait_for_connections(args: argparse.Namespace) -> None:
 def hold(args: argparse.Namespace, rank: int, step: int) -> None:
     """Wait in a step until the test releases the ranks."""
     if step in args.hold:
-        held = args.folder / f"held-{step}-{rank}"
-        held.touch()
-        files = (args.folder / f"released-{step}", args.folder / "released")
-        wait_until(
-            lambda: NOTICE.is_raised or any(file.exists() for file in files),
-            f"step {step} was not released",
-        )
-        held.unlink()
+        wait_for_release(args, rank, step)
+
+
+def wait_for_release(args: argparse.Namespace, rank: int, step: int) -> None:
+    """Wait until the test releases the ranks."""
+    held = args.folder / f"held-{step}-{rank}"
+    held.touch()
+    files = (args.folder / f"released-{step}", args.folder / "released")
+    wait_until(
+        lambda: NOTICE.is_raised or any(file.exists() for file in files),
+        f"step {step} was not released",
+    )
+    held.unlink()
+
+
+class HeldAdamW(torch.optim.AdamW):
+    """Holds the ranks in one step between the updates of two halves of the parameters."""
+
+    def __init__(
+        self, parameters: Iterator[nn.Parameter], args: argparse.Namespace, run: Run
+    ) -> None:
+        super().__init__(parameters)
+        self._args, self._run = args, run
+
+    def step(self, closure: None = None) -> None:  # type: ignore[override]  # torch.optim overloads it
+        """Update the parameters."""
+        if self._run.step != self._args.hold_update:
+            super().step(closure)
+            return
+        parameters = self.param_groups[0]["params"]
+        gradients = [each.grad for each in parameters]
+        for remainder in (0, 1):  # A parameter without a gradient is not updated.
+            for number, (parameter, gradient) in enumerate(zip(parameters, gradients, strict=True)):
+                parameter.grad = gradient if number % 2 == remainder else None
+            super().step(closure)
+            if remainder == 0:
+                wait_for_release(self._args, self._run.rank, self._run.step)
 
 
 def begin(args: argparse.Namespace, run: Run) -> None:
@@ -114,6 +144,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--pause", type=float, default=0.0)
     parser.add_argument("--settle", action="store_true")
     parser.add_argument("--connected", action="store_true")
+    parser.add_argument("--hold-update", type=int, default=-1)
     parser.add_argument("--hold", type=int, action="append", default=[])
     return parser.parse_args()
 
@@ -130,7 +161,7 @@ def main() -> None:
     norm = nn.Identity() if args.shard else nn.BatchNorm1d(32)
     body = nn.Sequential(nn.Linear(8, 32), norm, nn.Dropout(0.2), nn.Linear(32, 1))
     model = run.wrap(body, shard=args.shard)
-    optimizer = torch.optim.AdamW(model.parameters())
+    optimizer = HeldAdamW(model.parameters(), args, run)
     scheduler = torch.optim.lr_scheduler.LinearLR(optimizer, total_iters=args.total)
     tracked = {"model": model, "optimizer": optimizer, "scheduler": scheduler}
     if args.two_optimizers:
