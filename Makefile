@@ -69,11 +69,11 @@ test: setup postgres slurm chromium skypilot trackio chart azurite docs openid-p
 
 test-all: export HOLDFAST_TEST_FULL := 1
 test-all: TIER := all
-test-all: test ## run all tests with all repetitions: 100 seeds of each fault injection test, all generated cases, both databases
+test-all: release-tools test ## run all tests with all repetitions: 100 seeds of each fault injection test, all generated cases, both databases
 
 test-added: export HOLDFAST_TEST_FULL := 1
 test-added: TIER := added
-test-added: test ## run the tests that make test leaves out
+test-added: release-tools test ## run the tests that make test leaves out
 
 mistakes: setup postgres ## plant known mistakes in copies of the sources and check that tests notice each; NAMES="..." for some
 	@PYTHONPATH=tests $(BIN)/python -m planted_mistakes $(NAMES)
