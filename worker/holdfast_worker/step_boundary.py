@@ -60,8 +60,6 @@ class StepBoundary:
         Raises:
             SystemExit: the decision was to exit.
         """
-        if self.recovery:
-            self.recovery.enter_boundary()
         self._repeat(lambda: self.act(step, self.decide(step)), Place.STEP, step)
 
     def decide(self, step: int) -> StepDecision:
@@ -144,6 +142,8 @@ class StepBoundary:
         group = self._ranks.recoverable
         if not group:
             return work()
+        if self.recovery:
+            self.recovery.enter_boundary()
         while True:
             group.enter(Place.BOUNDARY, step)
             generation = group.generation

@@ -78,6 +78,7 @@ def survivor() -> Process:
     process = Process(1)
     process.train()
     process.state.enter_boundary()
+    process.group.enter(Place.BOUNDARY, 1)
     return process
 
 
@@ -108,6 +109,22 @@ def test_state_within_a_step_is_that_of_the_boundary(survivor: Process) -> None:
 
     assert survivor.state.why_not() == ""
     assert as_json(tree)["trees"]["meter"] == {"values": [1]}
+
+
+def test_frozen_rank_keeps_the_state_of_its_boundary(survivor: Process) -> None:
+    """Its loop may reach the next boundary without an optimizer, and waits there."""
+    survivor.group.enter(Place.STEP, 1)
+    survivor.group.freeze()
+    survivor.meter.values.append(9)
+
+    survivor.state.enter_boundary()
+    frozen, _ = survivor.state.capture()
+
+    assert as_json(frozen)["trees"]["meter"] == {"values": [1]}
+    survivor.group._is_frozen = False
+    survivor.group.enter(Place.BOUNDARY, 2)
+    later, _ = survivor.state.capture()
+    assert as_json(later)["trees"]["meter"] == {"values": [1, 9]}
 
 
 def test_stepped_optimizer_is_an_obstacle_within_the_step(survivor: Process) -> None:

@@ -79,6 +79,8 @@ class RecoverableGroup(_ProcessGroup):  # type: ignore[misc]
         """Whether an optimizer has begun to change parameters within the current step."""
         self.on_failure: Callable[[], None] = lambda: None
         """Called once for each broken connected group, in any thread."""
+        self.on_boundary: Callable[[], None] = lambda: None
+        """Called when a boundary begins, while the rank cannot be frozen."""
         self.before_gradients: Callable[[], None] = lambda: None
         """Called before the first sum of a step."""
         self._has_summed = False
@@ -194,7 +196,9 @@ class RecoverableGroup(_ProcessGroup):  # type: ignore[misc]
         """
         with self._lock:
             self._wait_while_frozen()
-            if place is not Place.BOUNDARY:
+            if place is Place.BOUNDARY:
+                self.on_boundary()
+            else:
                 self._restart_if_due()
             self._restarts = False
             if place is Place.STEP:

@@ -44,6 +44,8 @@ class RunState:
         self._group = group
         self._at_boundary: dict[str, Any] = {}
         """States of objects other than models and optimizers, as a step may change them."""
+        self._at_next_boundary: dict[str, Any] = {}
+        group.on_boundary = self._keep_boundary
         self._encoder = CachedEncoder()
         self._constants: dict[str, tuple[object, str]] = {}
         """Constant fields of the position, with their JSON."""
@@ -69,8 +71,8 @@ class RunState:
         register_optimizer_step_pre_hook(self._begin_update)
 
     def enter_boundary(self) -> None:
-        """Copy what a step may change before the parameters."""
-        self._at_boundary = {
+        """Copy what a step may change before the parameters, for the next boundary."""
+        self._at_next_boundary = {
             name: deepcopy(item.state_dict())
             for name, item in self._tracked.objects.items()
             if not isinstance(item, nn.Module | Optimizer) and name not in self._own_objects
@@ -117,6 +119,9 @@ class RunState:
             known = value, dump(InlineEncoder().encode(value, f"own.{name}"))
             self._constants[name] = known
         return known[1]
+
+    def _keep_boundary(self) -> None:
+        self._at_boundary = self._at_next_boundary
 
     def _begin_update(self, *_given: object) -> None:
         self.before_optimizer()
