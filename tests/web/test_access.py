@@ -135,6 +135,13 @@ at_every_width = pytest.mark.parametrize(
 RESIZE_VIEWS = ((390, "dark"), (1440, "light"), (1440, "dark"))
 ROOM = "document.documentElement.clientWidth - document.documentElement.scrollWidth"
 """Horizontal space right of an element; negative if it overflows the page."""
+COVER = """group => {
+    const cover = document.createElement('div')
+    cover.id = 'cover'
+    cover.style = 'position: fixed; inset: 0'
+    group.append(cover)
+}"""
+"""Puts an element over the whole page, as part of a group."""
 
 
 @pytest.mark.full
@@ -150,6 +157,24 @@ def test_no_job_page_is_wider_than_its_window(
         expect(page.get_by_text("Loading")).to_have_count(0)
 
         assert page.evaluate(ROOM) >= 0, path
+
+
+@pytest.mark.full
+def test_tooltip_shows_where_content_was_replaced(url: str, preempted_job: str, page: Page) -> None:
+    """Browsers send no pointerout to content that is removed under the pointer."""
+    page.goto(f"{url}/jobs/{preempted_job}")
+    actions = page.get_by_role("group", name="Actions")
+    box = actions.get_by_role("button", name="Resume", exact=True).bounding_box()
+    assert box
+    x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    actions.evaluate(COVER)
+    page.mouse.move(x, y)
+    expect(page.locator("#cover:hover")).to_have_count(1)
+
+    page.evaluate("document.getElementById('cover').remove()")
+    page.mouse.move(x + 1, y)
+
+    expect(actions.get_by_role("tooltip").filter(visible=True)).to_contain_text("Not now: ")
 
 
 @pytest.mark.full

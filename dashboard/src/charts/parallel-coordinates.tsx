@@ -118,7 +118,7 @@ const JobLine = memo(function JobLine({ id, job, rank, valued, axes, x, metric, 
   const path = pathOf(job, axes, x)
   const end = axes.at(-1)?.at(job) ?? null
   return (
-    <g role="option" id={id} aria-selected={is_chosen} aria-label={jobWords(job, metric)} className={is_chosen ? 'parallel-line chosen' : 'parallel-line'} onPointerEnter={() => activate(job_id)} onClick={() => choose(job_id)}>
+    <g role="option" id={id} aria-selected={is_chosen} aria-label={jobWords(job, metric)} className={is_chosen ? 'parallel-line chosen' : 'parallel-line'} onPointerOver={() => activate(job_id)} onClick={() => choose(job_id)}>
       <path className="touch" d={path} />
       <path d={path} style={style ? { stroke: style.colour, strokeDasharray: style.dash } : {}} />
       {is_stopped_early && end !== null && <path className="parallel-stopped" d={`M ${x(axes.length - 1) - 4} ${y(end) - 4} l 8 8 m 0 -8 l -8 8`} />}

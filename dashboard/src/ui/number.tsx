@@ -41,7 +41,8 @@ export function Explained({ children, by, label, act, in_table }: ExplainedProps
   // The tooltip stays after keyboard focus; after a click, such as on a sort heading, it would cover the data.
   const leave = () => setIsShown(button.current?.matches(':focus-visible') ?? false)
   return (
-    <span className="explained" onPointerEnter={() => setIsShown(true)} onPointerLeave={leave}>
+    // Not onPointerEnter: React derives it from pointerout, which no browser sends for content that was replaced under the pointer.
+    <span className="explained" onPointerOver={() => setIsShown(true)} onPointerLeave={leave}>
       <button
         ref={button} type="button" id={own} aria-describedby={id} {...(label && { 'aria-labelledby': `${label} ${own}` })} {...(in_table && { tabIndex: -1 })}
         onFocus={() => setIsShown(true)}

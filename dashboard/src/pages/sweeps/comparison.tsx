@@ -152,7 +152,7 @@ function CurveLegend({ shown, data, parameters, is_chosen, activate }: LegendPro
   return (
     <ul className="key">
       {shown.map(({ trial, name, last }, at) => (
-        <li key={trial.job_id} onPointerEnter={() => activate(trial.job_id)} onPointerLeave={() => activate(null)}>
+        <li key={trial.job_id} onPointerOver={() => activate(trial.job_id)} onPointerLeave={() => activate(null)}>
           <svg width="22" height="10" aria-hidden="true"><line className={`stroke-${at + 1}`} x1="0" x2="22" y1="5" y2="5" /></svg>
           <Link to={`/jobs/${trial.job_id}`}>{name}</Link> {parameters.map((parameter) => `${parameter} ${trial.params[parameter]}`).join(', ')}{last !== null && `: ${measured(last)}`}
         </li>
