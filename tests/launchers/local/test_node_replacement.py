@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from holdfast.clock import SIMULATION_START, SimulatedClock
+from holdfast.domain.events import Cause
 from holdfast.domain.simulation.recorded_market import RecordedZone
 from holdfast.domain.simulation.spot_market import MarketParameters, SpotMarket
 from holdfast.launchers.local.event_log import LaunchEntryKind
@@ -31,12 +32,20 @@ class Processes:
     running: set[int] = field(default_factory=lambda: {*range(NODES)})
     exits: list[NodeExit] = field(default_factory=list)
     ended: list[int] = field(default_factory=list)
+    trained: set[int] = field(default_factory=lambda: {*range(NODES)})
+
+    def has_trained(self, node: int) -> bool:
+        return node in self.trained
+
+    def signal_notice(self, node: int) -> None:
+        pass
 
     def is_running(self, node: int) -> bool:
         return node in self.running
 
     def end(self, node: int) -> None:
         self.ended.append(node)
+        self.running.discard(node)
 
     def exit(self, node: int, code: int | None) -> None:
         self.running.discard(node)
@@ -49,15 +58,18 @@ class Source:
 
     processes: Processes
     kinds: list[LaunchEntryKind] = field(default_factory=list)
+    bodies: list[dict[str, Json]] = field(default_factory=list)
 
     def renew_node(self, _placement: int, _node: int) -> str:
         return ""
 
     def restart_node(self, _placement: int, node: int, _start: int) -> None:
         self.processes.running.add(node)
+        self.processes.trained.discard(node)
 
-    def record(self, kind: LaunchEntryKind, **_body: Json) -> None:
+    def record(self, kind: LaunchEntryKind, **body: Json) -> None:
         self.kinds.append(kind)
+        self.bodies.append(body)
 
 
 @pytest.fixture
@@ -73,10 +85,19 @@ def replacements(processes: Processes, *, denial_rate: float) -> NodeReplacement
     return after_a_loss(processes, market, Source(processes))
 
 
+def of_placement(processes: Processes, market: SpotMarket, source: Source) -> NodeReplacements:
+    return NodeReplacements(
+        processes,  # type: ignore[arg-type]
+        source,
+        market,
+        SimulatedClock(),
+        placement=1,
+        prices=(1, 2),
+    )
+
+
 def after_a_loss(processes: Processes, market: SpotMarket, source: Source) -> NodeReplacements:
-    found = NodeReplacements(
-        processes, source, market, SimulatedClock(), placement=1, prices=(1, 2)
-    )  # type: ignore[arg-type]
+    found = of_placement(processes, market, source)
     processes.exit(2, None)
     found.poll()
     return found
@@ -99,14 +120,66 @@ def test_program_completes_without_a_missing_node(processes: Processes) -> None:
 
 
 def test_replacement_that_starts_too_late_is_not_needed(processes: Processes) -> None:
-    found = replacements(processes, denial_rate=0.0)
+    source = Source(processes)
+    found = after_a_loss(processes, SpotMarket(MarketParameters(provision_s=0), "job-1"), source)
     assert processes.is_running(2)
+
+    processes.exit(0, Exit.DONE)
+    found.poll()
+    found.poll()
+
+    assert not processes.is_running(2)
+    assert found.absent == 1
+    *_, end = source.bodies
+    assert (end["node"], end["nodes"], end["cause"]) == (2, 2, Cause.ENDED)
+    assert len(source.bodies) == 3
+
+
+def test_replacement_that_has_trained_may_end_by_itself(processes: Processes) -> None:
+    found = replacements(processes, denial_rate=0.0)
+    processes.trained.add(2)
 
     processes.exit(1, Exit.DONE)
     processes.exit(0, Exit.DONE)
+    found.poll()
 
+    assert processes.is_running(2)
     assert found.are_unneeded
     assert found.absent == 1
+
+
+def test_node_is_not_requested_after_the_program_has_completed(processes: Processes) -> None:
+    market = MarketParameters(provision_s=0.05)
+    source = Source(processes)
+    found = after_a_loss(processes, SpotMarket(market, "job-1"), source)
+
+    processes.exit(0, Exit.DONE)
+    found.poll()
+
+    assert found.next_s() == math.inf
+    assert source.kinds == [LaunchEntryKind.NODE_LOST]
+    assert found.absent == 1
+
+
+@pytest.mark.parametrize("completed", [[0], [0, 1], [1, 2]])
+def test_node_is_not_replaced_if_the_notice_ends_later(
+    processes: Processes, completed: list[int]
+) -> None:
+    """A notice may end while the program completes; node 2 may still run its exit handlers then."""
+    source = Source(processes)
+    found = of_placement(processes, SpotMarket(MarketParameters(provision_s=0), "job-1"), source)
+    found.reclaim(2, 0.01, "with 0.01 s of notice")
+    for node in completed:
+        processes.exit(node, Exit.DONE)
+
+    time.sleep(0.02)
+    found.poll()
+
+    is_released = 2 not in completed
+    assert processes.ended == [2] * is_released
+    assert [body["cause"] for body in source.bodies] == [Cause.ENDED] * is_released
+    assert found.absent == is_released
+    assert found.next_s() == math.inf
 
 
 def test_failure_of_a_late_replacement_does_not_count(processes: Processes) -> None:

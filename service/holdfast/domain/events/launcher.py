@@ -27,7 +27,7 @@ class Cause(StrEnum):
     MOVED = "moved"
     """Released because the plan of the job needs other nodes."""
     ENDED = "ended"
-    """Released because the program on them has ended, while nodes of other groups run."""
+    """Released because the program on them has ended while nodes of other groups run, or has completed without them."""
 
 
 PREEMPTION_CAUSES: Final = frozenset({Cause.PREEMPTED, Cause.NODE_FAILED})

@@ -2,7 +2,8 @@
 
 The worker on node 0 announces whether it would wait (`WAITS_FILE`). A node that the market preempts, or whose guard was killed, is
 requested again from the market. A node whose program was killed still stands, so its program is started again at once.
-Node 0 is never replaced, because it decides for the others.
+Node 0 is never replaced, because it decides for the others. Once the program has completed there, it has completed on all nodes
+that took part: no node is replaced any more, and a replacement that came too late is released.
 """
 
 from __future__ import annotations
@@ -88,8 +89,8 @@ class NodeReplacements:
         self._missing: dict[int, _MissingNode] = {}
         self._leaving: dict[int, _Notice] = {}
         self._starts: dict[int, int] = {}
-        self._unneeded = 0
-        """Replacements that failed because they came too late."""
+        self._released: set[int] = set()
+        """Nodes without which the program has completed."""
         self.count = 0
         """Nodes that were lost and replaced, or will be."""
 
@@ -106,18 +107,20 @@ class NodeReplacements:
         """Number of nodes without which the program has ended."""
         running = [node for node in self._starts if self._processes.is_running(node)]
         late = running if self.are_unneeded else []
-        return len(self._missing) + len(late) + self._unneeded
+        return len(self._missing) + len(late) + len(self._released)
 
     @property
     def are_unneeded(self) -> bool:
-        """Whether the program has completed on node 0 while replacements may still start.
-
-        It has completed on all nodes then.
-        """
-        return any(end.node == 0 and end.has_succeeded for end in self._processes.exits) and all(
+        """Whether the program has completed, and only replacements are still running."""
+        return self._has_completed and all(
             node in self._starts or not self._processes.is_running(node)
             for node in range(len(self._processes.folders))
         )
+
+    @property
+    def _has_completed(self) -> bool:
+        """Whether the program has completed on node 0, and so on all nodes that took part."""
+        return any(end.node == 0 and end.has_succeeded for end in self._processes.exits)
 
     def next_lifetime(self) -> Lifetime:
         """The market's next preemption in this placement, from now on."""
@@ -145,8 +148,9 @@ class NodeReplacements:
 
     def poll(self) -> None:
         """Take over lost nodes, and start replacements that are ready."""
-        if self.are_unneeded:
+        if self._has_completed:
             self._forget_failures()
+            self._release_late()
         for end in [end for end in self._processes.exits if end.has_failed]:
             if end.node in self._leaving or not self.can_replace(end.node):
                 continue
@@ -164,8 +168,7 @@ class NodeReplacements:
         for node, notice in [*self._leaving.items()]:
             if now_s >= notice.end_s:
                 del self._leaving[node]
-                self._processes.end(node)
-                self._lose(node, notice.missing)
+                self._end_noticed(node, notice.missing)
         for node, missing in [*self._missing.items()]:
             if now_s >= missing.answered_s:
                 self._replace(node, missing)
@@ -175,7 +178,32 @@ class NodeReplacements:
         for end in [end for end in self._processes.exits if end.has_failed]:
             if end.node in self._starts:
                 self._processes.exits.remove(end)
-                self._unneeded += 1
+                self._released.add(end.node)
+
+    def _release_late(self) -> None:
+        """Wait for no market any more, and release replacements that have not trained."""
+        for missing in self._missing.values():
+            missing.answered_s = math.inf
+        for node in self._starts:
+            if self._processes.is_running(node) and not self._processes.has_trained(node):
+                self._leaving.pop(node, None)
+                self._release(node)
+
+    def _end_noticed(self, node: int, missing: _MissingNode) -> None:
+        """End a node of which the notice is over, unless its program has completed before."""
+        if any(end.node == node and end.has_succeeded for end in self._processes.exits):
+            return
+        if self._has_completed:
+            self._release(node)
+            return
+        self._processes.end(node)
+        self._lose(node, missing)
+
+    def _release(self, node: int) -> None:
+        """End a node without which the program has completed."""
+        self._processes.end(node)
+        self._released.add(node)
+        self._record(LaunchEntryKind.NODE_LOST, node, cause=Cause.ENDED, detail="")
 
     def next_s(self) -> float:
         """When `poll` has something to do at the latest."""
@@ -227,7 +255,7 @@ class NodeReplacements:
         self._source.restart_node(self._placement, node, self._starts[node])
 
     def _record(self, kind: LaunchEntryKind, node: int, **body: Json) -> None:
-        standing = len(self._processes.folders) - len(self._missing)
+        standing = len(self._processes.folders) - len(self._missing) - len(self._released)
         spot, on_demand = self._prices
         self._source.record(
             kind,

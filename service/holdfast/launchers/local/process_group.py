@@ -48,7 +48,11 @@ class NodeProcesses:
     @property
     def trained(self) -> bool:
         """Whether the program has finished a step."""
-        return any(os.path.lexists(folder.run / TRAINED_FILE) for folder in self.folders)
+        return any(map(self.has_trained, range(len(self.folders))))
+
+    def has_trained(self, node: int) -> bool:
+        """Whether the program of a node has finished a step since its last start."""
+        return os.path.lexists(self.folders[node].run / TRAINED_FILE)
 
     def is_running(self, node: int) -> bool:
         """Whether a node has not ended."""
@@ -57,6 +61,9 @@ class NodeProcesses:
     def restart(self, node: int, env: Mapping[str, str]) -> None:
         """Start a node again that has ended, with the same directory."""
         process_cleanup.kill_orphans(self._guards)
+        # Left by the program before, which is dead. What else the run directory holds, the worker clears.
+        with suppress(OSError):
+            (self.folders[node].run / TRAINED_FILE).unlink()
         self._guards[node_guard.start(self.folders[node], env, self._cell)] = node
 
     def end(self, node: int) -> None:
