@@ -44,8 +44,8 @@ while :; do sleep 0.1; done
 """A program that saves on notice, and whose shell the signal has ended by then. It succeeds in its second attempt."""
 FAILS = """
 [ $HOLDFAST_ATTEMPT = 2 ] && exit 0
-touch $HOLDFAST_RUN_DIR/up
 trap '' TERM
+touch $HOLDFAST_RUN_DIR/up
 while [ ! -e $HOLDFAST_RUN_DIR/notice.json ]; do sleep 0.1; done
 exit 9
 """
