@@ -116,6 +116,28 @@ def test_killed_program_starts_again_on_its_node(machine: LocalBackend) -> None:
     assert changes(machine, 0) == ()
 
 
+def test_late_replacement_is_released_when_the_program_completes(machine: LocalBackend) -> None:
+    done = machine.home / "done"
+    start(
+        machine,
+        f"{WAITS}\n{SAY}\n[ $HOLDFAST_NODE_START = 1 ] && sleep 1000\n"
+        f"touch $HOLDFAST_RUN_DIR/joined\nuntil [ -e {done} ]; do sleep 0.05; done",
+    )
+    joined = machine.folder("job-1").node(1, 2).run / "joined"
+    eventually(joined.exists)
+
+    kill_guard(machine, 2)
+    eventually(lambda: "start 1 of 2" in machine.log("job-1", node=2))
+    assert not joined.exists()
+    done.touch()
+    seen = machine.until("job-1", is_ended)
+
+    assert seen.result
+    assert seen.result.outcome is Outcome.SUCCEEDED
+    *_, released = seen.recent_placements[0].node_changes
+    assert (released.node, released.nodes, released.cause) == (2, 2, Cause.ENDED)
+
+
 @pytest.mark.parametrize(
     ("run", "node"),
     [(RUN, 0), (f"{SAY}\nexec sleep 1000", 1)],

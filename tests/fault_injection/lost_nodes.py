@@ -427,7 +427,7 @@ class Disturbed:
         check_successors(starts, late=0)
         assert starts == sorted(starts, key=lambda start: start[0]), "a replaced attempt commits"
         for log in self.run.logs:
-            assert "Traceback" not in log
+            assert "Traceback" not in log, log
             if f"code {Exit.FAILED}:" in log:
                 assert "holdfast: ending all ranks: " in log
 

@@ -22,6 +22,7 @@ from holdfast_worker.clock import to_iso
 from holdfast_worker.console import PREFIX, STEP
 from holdfast_worker.protocol.environment import (
     HOSTED_LOG_SUFFIX,
+    JOINED_FILE,
     LEFT_FILE,
     NOTICE_FILE,
     TRAINED_FILE,
@@ -91,7 +92,7 @@ class RunDir:
     def clear(self) -> None:
         """Remove the files of an earlier run, except a notice or a hint, which may precede this run."""
         status = (STOP_FILE, TRACKER_FILE, END_FILE)
-        for name in (TRAINED_FILE, EPOCH_FILE, GPUS_FILE, GPU_FAULTS_FILE, *status):
+        for name in (JOINED_FILE, TRAINED_FILE, EPOCH_FILE, GPUS_FILE, GPU_FAULTS_FILE, *status):
             (self.path / name).unlink(missing_ok=True)
         self.mark_snapshots(are_kept=False)
         self.withdraw_waiting()
@@ -249,6 +250,10 @@ class RunDir:
             return int((self.path / EPOCH_FILE).read_text())
         except FileNotFoundError:
             return None
+
+    def mark_joined(self) -> None:
+        """Record that the ranks of this node take part in the run."""
+        (self.path / JOINED_FILE).touch()
 
     def mark_trained(self) -> None:
         """Record that a first step has been completed."""

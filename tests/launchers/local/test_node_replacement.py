@@ -32,10 +32,10 @@ class Processes:
     running: set[int] = field(default_factory=lambda: {*range(NODES)})
     exits: list[NodeExit] = field(default_factory=list)
     ended: list[int] = field(default_factory=list)
-    trained: set[int] = field(default_factory=lambda: {*range(NODES)})
+    joined: set[int] = field(default_factory=lambda: {*range(NODES)})
 
-    def has_trained(self, node: int) -> bool:
-        return node in self.trained
+    def has_joined(self, node: int) -> bool:
+        return node in self.joined
 
     def signal_notice(self, node: int) -> None:
         pass
@@ -65,7 +65,7 @@ class Source:
 
     def restart_node(self, _placement: int, node: int, _start: int) -> None:
         self.processes.running.add(node)
-        self.processes.trained.discard(node)
+        self.processes.joined.discard(node)
 
     def record(self, kind: LaunchEntryKind, **body: Json) -> None:
         self.kinds.append(kind)
@@ -135,9 +135,9 @@ def test_replacement_that_starts_too_late_is_not_needed(processes: Processes) ->
     assert len(source.bodies) == 3
 
 
-def test_replacement_that_has_trained_may_end_by_itself(processes: Processes) -> None:
+def test_replacement_that_has_joined_may_end_by_itself(processes: Processes) -> None:
     found = replacements(processes, denial_rate=0.0)
-    processes.trained.add(2)
+    processes.joined.add(2)
 
     processes.exit(1, Exit.DONE)
     processes.exit(0, Exit.DONE)
@@ -161,7 +161,7 @@ def test_node_is_not_requested_after_the_program_has_completed(processes: Proces
     assert found.absent == 1
 
 
-@pytest.mark.parametrize("completed", [[0], [0, 1], [1, 2]])
+@pytest.mark.parametrize("completed", [[0], [0, 1], [0, 2]])
 def test_node_is_not_replaced_if_the_notice_ends_later(
     processes: Processes, completed: list[int]
 ) -> None:
@@ -180,6 +180,21 @@ def test_node_is_not_replaced_if_the_notice_ends_later(
     assert [body["cause"] for body in source.bodies] == [Cause.ENDED] * is_released
     assert found.absent == is_released
     assert found.next_s() == math.inf
+
+
+def test_exit_during_a_notice_does_not_count_for_the_replacement(processes: Processes) -> None:
+    market = SpotMarket(MarketParameters(provision_s=0), "job-1")
+    found = of_placement(processes, market, Source(processes))
+    found.reclaim(2, 0.0, "without notice")
+    processes.exit(2, Exit.DONE)
+
+    found.poll()
+    processes.exit(0, Exit.DONE)
+    processes.exit(1, Exit.DONE)
+    found.poll()
+
+    assert [end.node for end in processes.exits] == [0, 1]
+    assert found.absent == 1
 
 
 def test_failure_of_a_late_replacement_does_not_count(processes: Processes) -> None:

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from holdfast_worker.protocol.environment import Exit
+from holdfast_worker.protocol.environment import JOINED_FILE, Exit
 from holdfast_worker.protocol.reports import ReportKind
 from holdfast_worker.watchdog.group_files import GroupFiles
 from worker.support.nodes_driver import Nodes
@@ -154,6 +154,7 @@ def test_replaced_node_costs_no_step(tmp_path: Path, undisturbed: Nodes) -> None
     nodes.replace(2)
     nodes.finish()
 
+    assert (nodes.run_dir(2).path / JOINED_FILE).exists()
     assert nodes.results == undisturbed.results
     for rank in range(2):
         assert nodes.losses(rank) == undisturbed.losses(rank)

@@ -169,6 +169,7 @@ class RunRecovery:
         )
         if not run_state.obstacle:
             self._run_dir.mark_replaceable()
+        self._run_dir.mark_joined()
         if recovery.recovered:
             self._report(recovery.recovered)
         if self._slots:

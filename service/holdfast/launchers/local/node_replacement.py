@@ -181,23 +181,21 @@ class NodeReplacements:
                 self._released.add(end.node)
 
     def _release_late(self) -> None:
-        """Wait for no market any more, and release replacements that have not trained."""
+        """Wait for no market any more, and release replacements that do not take part."""
         for missing in self._missing.values():
             missing.answered_s = math.inf
         for node in self._starts:
-            if self._processes.is_running(node) and not self._processes.has_trained(node):
+            if self._processes.is_running(node) and not self._processes.has_joined(node):
                 self._leaving.pop(node, None)
                 self._release(node)
 
     def _end_noticed(self, node: int, missing: _MissingNode) -> None:
-        """End a node of which the notice is over, unless its program has completed before."""
-        if any(end.node == node and end.has_succeeded for end in self._processes.exits):
-            return
-        if self._has_completed:
+        """End a node of which the notice is over."""
+        if not self._has_completed:
+            self._processes.end(node)
+            self._lose(node, missing)
+        elif self._processes.is_running(node):
             self._release(node)
-            return
-        self._processes.end(node)
-        self._lose(node, missing)
 
     def _release(self, node: int) -> None:
         """End a node without which the program has completed."""
@@ -226,6 +224,9 @@ class NodeReplacements:
 
     def _lose(self, node: int, missing: _MissingNode) -> None:
         self._missing[node] = missing
+        # Its program may have ended during the notice, and starts again.
+        for end in [end for end in self._processes.exits if end.node == node]:
+            self._processes.exits.remove(end)
         self._record(
             LaunchEntryKind.NODE_LOST,
             node,

@@ -11,7 +11,13 @@ from contextlib import suppress
 from datetime import datetime
 from typing import Final
 
-from holdfast_worker.protocol.environment import LEFT_FILE, NOTICE_FILE, TRAINED_FILE, Exit
+from holdfast_worker.protocol.environment import (
+    JOINED_FILE,
+    LEFT_FILE,
+    NOTICE_FILE,
+    TRAINED_FILE,
+    Exit,
+)
 
 from holdfast.domain.events import LeftReason
 from holdfast.host.untrusted_files import opened_file
@@ -48,11 +54,11 @@ class NodeProcesses:
     @property
     def trained(self) -> bool:
         """Whether the program has finished a step."""
-        return any(map(self.has_trained, range(len(self.folders))))
+        return any(os.path.lexists(folder.run / TRAINED_FILE) for folder in self.folders)
 
-    def has_trained(self, node: int) -> bool:
-        """Whether the program of a node has finished a step since its last start."""
-        return os.path.lexists(self.folders[node].run / TRAINED_FILE)
+    def has_joined(self, node: int) -> bool:
+        """Whether the program of a node has taken part in the run since its last start."""
+        return os.path.lexists(self.folders[node].run / JOINED_FILE)
 
     def is_running(self, node: int) -> bool:
         """Whether a node has not ended."""
@@ -63,7 +69,7 @@ class NodeProcesses:
         process_cleanup.kill_orphans(self._guards)
         # Left by the program before, which is dead. What else the run directory holds, the worker clears.
         with suppress(OSError):
-            (self.folders[node].run / TRAINED_FILE).unlink()
+            (self.folders[node].run / JOINED_FILE).unlink()
         self._guards[node_guard.start(self.folders[node], env, self._cell)] = node
 
     def end(self, node: int) -> None:
