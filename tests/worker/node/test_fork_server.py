@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import psutil
 import pytest
 from holdfast_worker.node import fork_obstacles
-from holdfast_worker.node.fork_server import Program, Spare
+from holdfast_worker.node.fork_server import Program, Spare, send
 from holdfast_worker.protocol.environment import Exit
 from holdfast_worker.run_dir import RunDir
 from worker.support.run_driver import (
@@ -175,6 +176,33 @@ def test_files_of_a_program_may_swap_their_numbers(tmp_path: Path) -> None:
     spare.run(program, files[::-1])
 
     assert os.waitpid(spare.pid, 0)[1] == 0
+
+
+@pytest.mark.parametrize("is_whole", [False, True])
+def test_spare_ends_silently_if_its_program_comes_from_a_killed_process(
+    is_whole: bool,
+) -> None:
+    end, other_end = socket.socketpair()
+    pid = os.fork()
+    if not pid:
+        end.close()
+        try:
+            Spare(0, other_end).wait_for_program(None)
+        finally:
+            os._exit(1)
+    other_end.close()
+    os.kill(pid, signal.SIGSTOP)
+    os.waitpid(pid, os.WUNTRACED)
+
+    with end:
+        if is_whole:
+            send(end, Program.here(["-c", ""], {}, [0]), [0])
+        else:
+            socket.send_fds(end, [(1000).to_bytes(4, "big")], [0])
+            end.sendall(b'{"words": [')
+    os.kill(pid, signal.SIGCONT)
+
+    assert os.waitpid(pid, 0)[1] == 0
 
 
 @pytest.mark.parametrize("killed", [0, 1], ids=["agent", "rank"])

@@ -138,7 +138,7 @@ class Spare:
     def wait_for_program(self, parent: int | None, others: Sequence[Spare] = ()) -> Program:
         """In the child: the program, once it has been given one and become it.
 
-        It ends with `parent`; None: with the other end of its connection. `others` are the spares of the same parent.
+        It ends with `parent`; None: with the other end of its connection, also while that gives it a program. `others` are the spares of the same parent.
         """
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Its parent ends it.
         if parent is not None:
@@ -149,7 +149,10 @@ class Spare:
             program, files = receive(self._connection)
             if program.is_session:
                 os.setsid()
-            self._connection.sendall(os.getpid().to_bytes(PID_BYTES, "big"))
+            try:
+                self._connection.sendall(os.getpid().to_bytes(PID_BYTES, "big"))
+            except OSError:
+                os._exit(0)
         become(program, files)
         return program
 
@@ -187,11 +190,12 @@ def send(connection: socket.socket, program: Program, files: Sequence[int]) -> N
 
 
 def receive(connection: socket.socket) -> tuple[Program, list[int]]:
-    """Receive a program and its files; exit if the other end was closed without one."""
+    """Receive a program and its files; exit if the other end was closed without a whole one."""
     head, files, _, _ = socket.recv_fds(connection, 4, MOST_FILES, socket.MSG_WAITALL)
-    if not head:
+    size = int.from_bytes(head, "big")
+    text = connection.recv(size, socket.MSG_WAITALL) if head else b""
+    if not text or len(text) < size:
         os._exit(0)
-    text = connection.recv(int.from_bytes(head, "big"), socket.MSG_WAITALL)
     return Program(**json.loads(text)), files
 
 
