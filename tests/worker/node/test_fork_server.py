@@ -179,9 +179,7 @@ def test_files_of_a_program_may_swap_their_numbers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_whole", [False, True])
-def test_spare_of_a_killed_process_ends_silently(
-    is_whole: bool,
-) -> None:
+def test_spare_of_a_killed_process_ends_silently(is_whole: bool) -> None:
     end, other_end = socket.socketpair()
     pid = os.fork()
     if not pid:

@@ -138,7 +138,8 @@ class Spare:
     def wait_for_program(self, parent: int | None, others: Sequence[Spare] = ()) -> Program:
         """In the child: the program, once it has been given one and become it.
 
-        It ends with `parent`; None: with the other end of its connection, also while that gives it a program. `others` are the spares of the same parent.
+        It ends with `parent`; None: when the other end of its connection is closed, also during the transfer of a program.
+        `others` are the spares of the same parent.
         """
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Its parent ends it.
         if parent is not None:
