@@ -155,7 +155,6 @@ class NodeReplacements:
             if end.node in self._leaving or not self.can_replace(end.node):
                 continue
             if end.code is None:
-                self._processes.exits.remove(end)
                 self._processes.end(
                     end.node
                 )  # Its guard was killed, and its program may still run.
@@ -224,7 +223,7 @@ class NodeReplacements:
 
     def _lose(self, node: int, missing: _MissingNode) -> None:
         self._missing[node] = missing
-        # Its program may have ended during the notice, and starts again.
+        # Its program may have ended, and starts again.
         for end in [end for end in self._processes.exits if end.node == node]:
             self._processes.exits.remove(end)
         self._record(
