@@ -89,6 +89,26 @@ def test_observation_ends_processes_of_a_frozen_guard(machine: LocalBackend) -> 
     assert all_have_exited([*left, guard])
 
 
+def test_shell_that_restarts_its_child_is_killed_with_it(machine: LocalBackend) -> None:
+    """Supervisor and guard are dead, and the shell replaces a killed child within milliseconds."""
+    file = machine.home / "shell"
+    run = f"bash -c 'echo $$ > {file}; while true; do sleep 1000; done' & wait"
+    do(machine.launcher.submit(machine.script_launch("job-1", run)))
+    eventually(lambda: file.exists() and file.read_text())
+    shell = psutil.Process(int(file.read_text()))
+    dead = supervisor(machine)
+    (guard,) = dead.children()
+    guard.suspend()  # It would kill the shell.
+
+    dead.kill()
+    guard.kill()
+    eventually(lambda: all_have_exited([dead, guard]))
+    seen = do(machine.launcher.observe("job-1"))
+
+    assert seen.status is LaunchStatus.FORGOTTEN
+    assert all_have_exited([shell])
+
+
 def test_killed_guard_is_a_lost_node_without_processes(machine: LocalBackend) -> None:
     left = strays(machine)
     (guard,) = supervisor(machine).children()

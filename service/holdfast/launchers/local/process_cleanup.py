@@ -108,8 +108,8 @@ PAUSE_S: Final = 0.02
 def kill_marked_processes(folder: LaunchDir) -> None:
     """Kill all processes of a launch whose supervisor is dead; return when they have ended.
 
-        Guards are killed last: while they live, they adopt every process below them, even one that has cleared its
-    environment.
+    Guards are killed last: while they live, they adopt every process below them, even one that has cleared its
+    environment. All are stopped first, or a shell whose guard is dead would restart its killed child forever.
 
     Raises:
         LauncherUnreachable: some processes do not end; observe again later.
@@ -117,8 +117,11 @@ def kill_marked_processes(folder: LaunchDir) -> None:
     deadline_s = time.monotonic() + LIMIT_S
     while marked := set(_marked_processes(folder)):
         below = {child for process in marked for child in _descendants(process)}
-        for process in below or marked:
+        for process in marked | below:
             with suppress(psutil.NoSuchProcess):  # psutil checks that the pid was not reused.
+                process.suspend()
+        for process in below or marked:
+            with suppress(psutil.NoSuchProcess):
                 process.kill()
         if time.monotonic() > deadline_s:
             pids = ", ".join(str(process.pid) for process in marked | below)
