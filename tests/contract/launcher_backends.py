@@ -18,7 +18,6 @@ from holdfast.demo.history.market import NODE_TYPES
 from holdfast.demo.history.market import Market as Prices
 from holdfast.domain.jobs.observation import LaunchStatus, Observation
 from holdfast.domain.simulation.spot_market import MarketParameters
-from holdfast.errors import LauncherUnreachable
 from holdfast.launchers.local import LocalLauncher
 from holdfast.launchers.local.launch_dir import LaunchDir
 from holdfast.launchers.local.process_cleanup import kill_marked_processes
@@ -144,10 +143,8 @@ class LocalBackend:
 
     def until(self, key: str, met: Callable[[Observation], bool]) -> Observation:
         def poll() -> Observation | None:
-            with suppress(LauncherUnreachable):  # On a busy machine, killed processes end late.
-                seen = do(self.launcher.observe(key))
-                return seen if met(seen) else None
-            return None
+            seen = do(self.launcher.observe(key))
+            return seen if met(seen) else None
 
         seen = eventually(poll)
         assert seen is not None

@@ -9,6 +9,7 @@ from datetime import datetime
 from pathlib import Path
 
 import psutil
+import pytest
 from contract.launcher_backends import LocalBackend, ProgramKind, do, eventually, is_ended, is_up
 from holdfast.domain.events import Cause, Outcome
 from holdfast.domain.jobs.observation import LaunchStatus
@@ -107,6 +108,31 @@ def test_shell_that_restarts_its_child_is_killed_with_it(machine: LocalBackend) 
 
     assert seen.status is LaunchStatus.FORGOTTEN
     assert all_have_exited([shell])
+
+
+def test_process_that_one_listing_misses_is_killed(
+    machine: LocalBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when its parent ends between the reads of both: without its guard, no mark leads to it."""
+    left = strays(machine)
+    dead = supervisor(machine)
+    (guard,) = dead.children()
+    guard.suspend()
+    dead.kill()
+    listed: list[int] = []
+    children = psutil.Process.children
+
+    def incomplete(process: psutil.Process, recursive: bool = False) -> list[psutil.Process]:
+        is_first = process.pid not in listed
+        listed.append(process.pid)
+        return [] if is_first else children(process, recursive)
+
+    monkeypatch.setattr(psutil.Process, "children", incomplete)
+    eventually(lambda: all_have_exited([dead]))
+    seen = do(machine.launcher.observe("job-1"))
+
+    assert seen.status is LaunchStatus.FORGOTTEN
+    assert all_have_exited([*left, guard])
 
 
 def test_killed_guard_is_a_lost_node_without_processes(machine: LocalBackend) -> None:

@@ -109,22 +109,27 @@ def kill_marked_processes(folder: LaunchDir) -> None:
     """Kill all processes of a launch whose supervisor is dead; return when they have ended.
 
     Guards are killed last: while they live, they adopt every process below them, even one that has cleared its
-    environment. All are stopped first, or a shell whose guard is dead would restart its killed child forever.
+    environment. All are stopped before one is killed: while processes start and end, a listing misses some, and a shell
+    whose guard is dead would restart its killed child forever.
 
     Raises:
         LauncherUnreachable: some processes do not end; observe again later.
     """
     deadline_s = time.monotonic() + LIMIT_S
+    stopped: set[psutil.Process] = set()
     while marked := set(_marked_processes(folder)):
         below = {child for process in marked for child in _descendants(process)}
-        for process in marked | below:
+        found = marked | below
+        for process in found:
             with suppress(psutil.NoSuchProcess):  # psutil checks that the pid was not reused.
                 process.suspend()
-        for process in below or marked:
-            with suppress(psutil.NoSuchProcess):
-                process.kill()
+        if found <= stopped:
+            for process in below or marked:
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
+        stopped |= found
         if time.monotonic() > deadline_s:
-            pids = ", ".join(str(process.pid) for process in marked | below)
+            pids = ", ".join(str(process.pid) for process in found)
             raise LauncherUnreachable(
                 f"processes of a launch without a supervisor do not end: {pids}"
             )
@@ -141,7 +146,10 @@ def _marked_processes(folder: LaunchDir) -> Iterator[psutil.Process]:
 
 
 def _descendants(process: psutil.Process) -> Iterator[psutil.Process]:
+    children: list[psutil.Process] = []
     with suppress(psutil.Error):
-        for child in process.children(recursive=True):
+        children = process.children(recursive=True)
+    for child in children:
+        with suppress(psutil.Error):
             if child.status() != psutil.STATUS_ZOMBIE:
                 yield child
