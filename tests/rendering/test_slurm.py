@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -396,3 +398,65 @@ def test_killed_program_has_the_code_of_its_signal(tmp_path: Path) -> None:
     )
 
     assert done.stdout == "137\n", done.stderr
+
+
+PROGRAM_WITHOUT_SHELL = """
+(trap '' TERM; until [ -e signalled ]; do sleep 0.05; done; sleep 0.5
+ echo '{"reason": "preempted"}' > "$HOLDFAST_RUN_DIR/left.json") &
+kill -TERM $$
+sleep 60
+"""
+"""A program whose shell is ended by the signal that the rest of the node receives later."""
+
+
+@pytest.mark.parametrize(
+    ("command", "program", "code"),
+    [("ps", PROGRAM_WITHOUT_SHELL, 75), ("grep", "exit 9", 9)],
+    ids=["ps", "grep"],
+)
+def test_signal_that_ends_a_command_of_the_node_changes_no_result(
+    tmp_path: Path, command: str, program: str, code: int
+) -> None:
+    """Slurm signals all processes of a node, also those that its shell has just started."""
+    fake = tmp_path / "bin" / command
+    fake.parent.mkdir()
+    fake.write_text(
+        "#!/bin/bash\n[[ -e signalled || $* = *SETUP* ]] || { touch signalled; kill -TERM $$; }\n"
+        f'exec {shutil.which(command)} "$@"\n'
+    )
+    fake.chmod(0o755)
+    scripts = tmp_path / "launch" / "scripts"
+    scripts.mkdir(parents=True)
+    for name, text in (("ENVS", ""), ("SETUP", ""), ("RUN", program)):
+        (scripts / name).write_text(text)
+    text = BY_HAND.read_text()
+    shell = {
+        name: re.findall(rf"^(?:export )?{name}='(.*?)'$", text, re.MULTILINE | re.DOTALL)[0]
+        for name in ("IS_TAKEN", "JOIN", "ROOTS", "SETTLE", "NODE")
+    }
+    settings = {
+        "PATH": f"{fake.parent}:{os.environ['PATH']}",
+        "LAUNCH_DIR": str(scripts.parent),
+        "ATTEMPT_DIR": str(tmp_path / "attempt"),
+        "STAGE_DIR": str(tmp_path / "stage"),
+        "PROJECT_DIR": str(tmp_path),
+        "SETTLE": shell.pop("SETTLE"),
+        "FIXED": ":",
+        "SLURM_NODEID": "0",
+        "SLURM_JOB_ID": "1",
+        "GRACE_S": "0",
+        "HOME": str(tmp_path),
+        **dict.fromkeys(("OFFLINE_ROOT", "WORKER_DIR", "HOLDFAST_MIN_NODES"), ""),
+    }
+
+    done = subprocess.run(
+        ["bash", "-c", "\n".join(shell.values())],
+        cwd=tmp_path,
+        env=settings,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == code, done.stderr
+    assert (tmp_path / "attempt/node-0/exit").read_text().endswith(f" {code}\n")
