@@ -414,7 +414,7 @@ sleep 60
     [("ps", PROGRAM_WITHOUT_SHELL, 75), ("grep", "exit 9", 9)],
     ids=["ps", "grep"],
 )
-def test_signal_that_ends_a_command_of_the_node_changes_no_result(
+def test_signal_that_ends_a_command_changes_no_result(
     tmp_path: Path, command: str, program: str, code: int
 ) -> None:
     """Slurm signals all processes of a node, also those that its shell has just started."""
